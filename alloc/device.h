@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * THE SEAM. Everything that weir asks of a GPU, and the clock, goes through this table. Two fillings:
+ * device_cuda.c (the driver) and device_sim.c (simulated GPUs). tests/conformance_device.c runs over both.
+ *
+ * CONTRACT
+ *   Context    An op makes the device's primary context current for its own length and restores the caller's.
+ *   Threads    Any op from any thread. No lock of weir is held by the caller (asserted in debug builds).
+ *   Waiting    Ops return without waiting for queued work, except the two named *_sync and *_destroy of a
+ * busy stream never waits either. host_unregister and stream_sync wait; the library calls neither while work
+ * runs: they are for tests, benches and a simulated device's end. Ordering   Work on one stream runs in
+ * order. A copy reads its source when it runs, not when it is queued. Fences     event_query says DONE only
+ * for an event that was recorded and whose work has completed. An event never recorded reads as done in CUDA
+ * (cuEventQuery): callers keep track, the fillings don't. Failures   Typed, with the driver's own name in
+ * weir_error_text(). A failed op changed nothing, and outputs are written on success only. A sticky error or
+ * a destroyed context is CONTEXT_LOST. Streams    `s` may be NULL (legacy), CU_STREAM_LEGACY (1) or
+ * CU_STREAM_PER_THREAD (2).
+ */
+#ifndef WR_DEVICE_H
+#define WR_DEVICE_H
+
+#include "base.h"
+
+struct wr_device;
+typedef struct wr_event_opaque *wr_event;
+typedef uint64_t wr_memory; /* physical memory: a CUmemGenericAllocationHandle */
+
+enum wr_copy_kind { WR_COPY_H2D, WR_COPY_D2H, WR_COPY_D2D, WR_COPY_PEER };
+
+struct wr_stream_info {
+    uint64_t id;    /* never used again in this process, unlike the handle (cuStreamGetId); 0: it captures */
+    bool capturing; /* it is part of a graph capture (cuStreamIsCapturing), which asking for its id would
+                     * kill: measured, in every capture mode */
+};
+
+/* A memory access that a kernel makes. The simulated device checks and orders by them; the real one needs
+ * none. */
+struct wr_use {
+    uint64_t address;
+    size_t bytes;
+    bool writes;
+};
+
+/* One kernel in both languages: PTX for the driver's compiler, C for the simulated device. `body` gets what
+ * the PTX entry gets: pointers to the parameters. Static storage: fillings key their caches by address. */
+struct wr_kernel {
+    const char *name; /* the PTX entry */
+    const char *ptx;
+    void (*body)(void *const *params);
+    unsigned n_params;
+    unsigned char param_bytes[8];
+};
+
+struct wr_launch {
+    unsigned blocks, threads;
+    void *const *params; /* copied before launch returns */
+    const struct wr_use *uses;
+    unsigned n_uses;
+    uint64_t sim_duration_ns; /* how long it takes where it is simulated */
+};
+
+#define WR_DEVICE_OPS(X)                                                                                     \
+    /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                        \
+    X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                      \
+    X(va_free, (struct wr_device * d, uint64_t va, size_t bytes))                                            \
+    X(mem_create, (struct wr_device * d, size_t bytes, wr_memory * out)) /* OUT_OF_MEMORY when full */       \
+    X(mem_release, (struct wr_device * d, wr_memory m))                                                      \
+    X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                               \
+    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for d */                  \
+    X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */               \
+    X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                           \
+    /* Host memory, page-locked for every device of the process. */                                          \
+    X(host_register, (struct wr_device * d, void *host, size_t bytes))                                       \
+    X(host_unregister, (struct wr_device * d, void *host))                                                   \
+    X(host_is_pinned, (struct wr_device * d, const void *host, bool *out))                                   \
+    /* Streams, all non-blocking with regard to the legacy default stream. */                                \
+    X(stream_create, (struct wr_device * d, weir_stream * out))                                              \
+    X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                    \
+    /* Only reads, takes no lock, is on the hot path: 24 ns for each of the two. */                          \
+    X(stream_identify, (struct wr_device * d, weir_stream s, struct wr_stream_info * out))                   \
+    X(stream_wait, (struct wr_device * d, weir_stream s, wr_event e)) /* later work of s after e */          \
+    X(stream_sync, (struct wr_device * d, weir_stream s))                                                    \
+    /* Events without timing. */                                                                             \
+    X(event_create, (struct wr_device * d, wr_event * out))                                                  \
+    X(event_destroy, (struct wr_device * d, wr_event e))                                                     \
+    X(event_record, (struct wr_device * d, wr_event e, weir_stream s))                                       \
+    X(event_record_context, (struct wr_device * d, wr_event e)) /* after all queued in the context now */    \
+    X(event_query, (struct wr_device * d, wr_event e, bool *done))                                           \
+    /* Work. H2D and D2H addresses are host pointers on their host side. A pageable host side may wait for   \
+     * the stream: weir itself only copies from and to pinned memory. */                                     \
+    X(copy,                                                                                                  \
+        (struct wr_device * d, enum wr_copy_kind k, uint64_t dst, uint64_t src, size_t n, weir_stream s))    \
+    X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))               \
+    X(launch, (struct wr_device * d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s))
+
+struct wr_device_ops {
+#define WR_DEVICE_OP_FIELD(name, args) weir_status(*name) args;
+    WR_DEVICE_OPS(WR_DEVICE_OP_FIELD)
+#undef WR_DEVICE_OP_FIELD
+    /* The clock: monotonic, of the machine or of the simulation. */
+    uint64_t (*now_ns)(struct wr_device *d);
+    /* Sleeps up to `ns`, sooner if `wake` is signalled. `held` is the lock that guards the waiter's
+     * condition: given up while asleep, held again on return. On a virtual clock the sleep moves time instead
+     * (device_sim.h). */
+    void (*doze)(struct wr_device *d, pthread_cond_t *wake, struct wr_lock *held, uint64_t ns);
+};
+
+struct wr_device {
+    const struct wr_device_ops *ops;
+    int ordinal;
+    char name[128];     /* "NVIDIA H200", "sim:h200-pcie5" */
+    int driver_version; /* as cuDriverGetVersion counts; 0 where simulated */
+    size_t total_bytes;
+    size_t granularity; /* of virtual memory; 2 MiB on every GPU seen */
+    unsigned copy_engines;
+    /* The process's pinned arena over this device; pinned.c owns it. It outlives pools: see there. */
+    _Atomic(void *) pinned;
+    void (*pinned_fini)(void *pinned); /* run by a simulated device when its world ends */
+    _Atomic uint64_t calls; /* ops made; those that only read (stream_identify, the clock) not counted */
+};
+
+/* The device of a kind ("cuda", "sim[:PROFILE]", NULL: $WEIR_DEVICE or "cuda") and ordinal, opened at first
+ * use and kept until the process ends. Errors: NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR,
+ * NO_HOST_MEMORY. */
+weir_status wr_device_get(const char *kind, int ordinal, struct wr_device **out);
+
+/* The fillings' own doors; device.c calls them. A simulated device got this way runs on the wall clock. */
+weir_status wr_device_cuda_open(int ordinal, struct wr_device **out);
+weir_status wr_device_sim_open(const char *profile, int ordinal, struct wr_device **out);
+
+/* For the fillings: waits on the machine's clock, as `doze` promises. */
+void wr_device_doze_wall(pthread_cond_t *wake, struct wr_lock *held, uint64_t ns);
+uint64_t wr_device_wall_ns(void);
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * DESIGN. What an alloc does when its stream's own heap has no piece that fits. Each rung is tried once, in
+ * the order of what it costs, and searches again by itself, so that what it found can't be taken by another
+ * thread in between (A18). No rung waits for the GPU, sleeps, or puts a wait on a stream; none holds a lock
+ * during a driver call.
+ *
+ *   flush       the front cache into the ranges, where blocks join
+ *   reap        own pending blocks whose users have passed
+ *   exchange    whole pages between the stream's small and large range: stream order is enough
+ *   idle        pages that no heap owns
+ *   gather      passed pages of all other heaps, which become idle
+ *   grow        new memory from the driver, within the limit
+ *   make room   own passed pages too, then finished segments go back to the driver, then grow
+ *
+ * What is left is a typed failure: NOT_YET if what pends would be enough, else OUT_OF_MEMORY.
+ */
+#include "pool.h"
+
+struct request {
+    weir_pool *pool;
+    struct wr_heap *heap;
+    enum wr_kind kind;
+    uint32_t units, pages; /* pages: how many in a row surely hold the units */
+    uint32_t *start;
+    bool device_full; /* the driver refused memory that the limit allows */
+};
+
+/* ---- what rungs share -------------------------------------------------------------------------------- */
+
+static weir_status search(struct request *q)
+{
+    wr_latch_take(&q->heap->lock);
+    weir_status st = wr_stream_alloc(q->heap, q->units, q->start);
+    wr_latch_give(&q->heap->lock);
+    return st;
+}
+
+/* Pages granted to the heap join its range, and the block is cut from them under the same lock. */
+static weir_status add_pages_and_search(struct request *q, uint32_t first)
+{
+    struct wr_range *r = &q->heap->range[q->kind];
+    wr_latch_take(&q->heap->lock);
+    weir_status st = WEIR_OK;
+    if (wr_range_reserve(r)) {
+        wr_range_add(r, first << WR_UNITS_PER_PAGE_LOG2, q->pages << WR_UNITS_PER_PAGE_LOG2, 0);
+        st = wr_stream_alloc(q->heap, q->units, q->start);
+    } else {
+        wr_pages_take_back(&q->pool->pages, first, q->pages);
+        st = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a heap's pages");
+    }
+    wr_latch_give(&q->heap->lock);
+    return st;
+}
+
+/* LOCK: h->lock. */
+static void give_passed_pages(weir_pool *p, struct wr_heap *h, bool passed_only)
+{
+    wr_stream_flush(h);
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++) {
+        struct wr_page_run run = {0};
+        while (wr_stream_next_run(h, kind, passed_only, &run))
+            if (wr_stream_cut_run(h, kind, &run, run.n) == WEIR_OK)
+                wr_pages_take_back(&p->pages, run.first, run.n);
+    }
+}
+
+/* Covers and polls the fences of the heap's pending lists, one after the other and off the lock. */
+static weir_status poll_pending(weir_pool *p, struct wr_heap *h)
+{
+    weir_status st = WEIR_OK;
+    for (uint32_t i = 0; st == WEIR_OK; i++) {
+        wr_latch_take(&h->lock);
+        bool more = i < h->n_pending;
+        struct wr_pending list = more ? h->pending[i] : (struct wr_pending){0};
+        wr_latch_give(&h->lock);
+        if (!more) break;
+        struct wr_heap *other = wr_heaps_pin_fence(p, list.fence); /* a tick must find it alive */
+        if (other == NULL) continue;
+        st = wr_fence_cover(list.fence, list.greatest_stamp);
+        if (st == WEIR_CAPTURING) st = WEIR_OK; /* its blocks stay pending until the capture has ended */
+        wr_fence_poll(list.fence);
+        wr_heaps_unpin(p, other);
+    }
+    return st;
+}
+
+/* Covers and polls the stream's own past, if there are pages that it would set free. */
+static weir_status poll_own(struct wr_heap *h)
+{
+    wr_latch_take(&h->lock);
+    wr_stream_flush(h);
+    bool worth_it = wr_stream_has_pages(h);
+    uint64_t stamp = h->last_stamp;
+    wr_latch_give(&h->lock);
+    weir_status st = worth_it ? wr_fence_cover(&h->fence, stamp) : WEIR_OK;
+    wr_fence_poll(&h->fence);
+    return st == WEIR_CAPTURING ? WEIR_OK : st;
+}
+
+weir_status wr_ladder_visit(weir_pool *p, struct wr_heap *h, bool give_pages)
+{
+    weir_status st = poll_pending(p, h);
+    wr_latch_take(&h->lock);
+    wr_stream_reap(h);
+    wr_latch_give(&h->lock);
+    if (!give_pages) return st;
+    weir_status own = poll_own(h);
+    wr_latch_take(&h->lock);
+    give_passed_pages(p, h, !WR_FAULT(GIVE_BACK_UNPASSED));
+    wr_latch_give(&h->lock);
+    return st != WEIR_OK ? st : own;
+}
+
+weir_status wr_ladder_visit_all(weir_pool *p, const struct wr_heap *but)
+{
+    weir_status st = WEIR_OK;
+    for (uint32_t i = 0; i < atomic_load(&p->n_heaps); i++) {
+        struct wr_heap *h = wr_heaps_pin(p, i);
+        if (h == NULL) continue;
+        weir_status one = h != but ? wr_ladder_visit(p, h, true) : WEIR_OK;
+        if (one != WEIR_OK) st = one;
+        wr_heaps_unpin(p, h);
+    }
+    return st;
+}
+
+/* ---- rungs: OK: served; NOT_YET: no; else an error that ends the climb ------------------------------- */
+
+static weir_status flush(struct request *q)
+{
+    wr_latch_take(&q->heap->lock);
+    weir_status st = WEIR_NOT_YET;
+    if (wr_stream_flush(q->heap)) st = wr_stream_alloc(q->heap, q->units, q->start);
+    wr_latch_give(&q->heap->lock);
+    return st;
+}
+
+static weir_status reap(struct request *q)
+{
+    weir_status st = wr_ladder_visit(q->pool, q->heap, false);
+    return st == WEIR_OK ? search(q) : st;
+}
+
+/* LOCK: the heap's. Moves the run's first `n` pages to the request's kind. */
+static weir_status move_run(struct request *q, const struct wr_page_run *run, uint32_t n)
+{
+    struct wr_heap *h = q->heap;
+    if (!wr_range_reserve(&h->range[q->kind]))
+        return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory to move pages");
+    weir_status st = wr_stream_cut_run(h, !q->kind, run, n);
+    if (st != WEIR_OK) return st;
+    wr_pages_retag(&q->pool->pages, run->first, n, wr_pool_tag(h, q->kind));
+    wr_range_add(
+        &h->range[q->kind], run->first << WR_UNITS_PER_PAGE_LOG2, n << WR_UNITS_PER_PAGE_LOG2, run->stamp);
+    return WEIR_OK;
+}
+
+/* A large block may join any pages of the small range; a small one takes just what it needs from the large.
+ */
+static weir_status exchange(struct request *q)
+{
+    struct wr_heap *h = q->heap;
+    struct wr_page_run run = {0};
+    weir_status st = WEIR_OK;
+    wr_latch_take(&h->lock);
+    while (st == WEIR_OK && wr_stream_next_run(h, !q->kind, false, &run)) {
+        st = move_run(q, &run, q->kind == WR_SMALL ? 1 : run.n);
+        if (q->kind == WR_SMALL) break;
+    }
+    if (st == WEIR_OK) st = wr_stream_alloc(h, q->units, q->start);
+    wr_latch_give(&h->lock);
+    return st;
+}
+
+static weir_status take_idle(struct request *q)
+{
+    uint32_t first;
+    if (!wr_pages_grant(&q->pool->pages, q->pages, wr_pool_tag(q->heap, q->kind), &first))
+        return WEIR_NOT_YET;
+    return add_pages_and_search(q, first);
+}
+
+/* A planted fault: another stream takes what it finds, passed or not. */
+static void steal_unpassed(struct request *q)
+{
+    for (uint32_t i = 0; i < atomic_load(&q->pool->n_heaps); i++) {
+        struct wr_heap *h = wr_heaps_pin(q->pool, i);
+        if (h == NULL) continue;
+        wr_latch_take(&h->lock);
+        if (h != q->heap) give_passed_pages(q->pool, h, false);
+        wr_latch_give(&h->lock);
+        wr_heaps_unpin(q->pool, h);
+    }
+}
+
+static weir_status gather(struct request *q)
+{
+    if (WR_FAULT(STEAL_UNPASSED)) steal_unpassed(q);
+    weir_status st = wr_ladder_visit_all(q->pool, q->heap);
+    return st == WEIR_OK ? take_idle(q) : st;
+}
+
+static weir_status grow(struct request *q)
+{
+    uint32_t first;
+    weir_status st = wr_pages_grow(&q->pool->pages, q->pages, wr_pool_tag(q->heap, q->kind), &first);
+    if (st == WEIR_OK) return add_pages_and_search(q, first);
+    if (st != WEIR_OUT_OF_MEMORY) return st;
+    q->device_full = wr_pages_room(&q->pool->pages) >= q->pages;
+    return WEIR_NOT_YET;
+}
+
+/* A finished segment goes back to the driver where the limit, or another user of the device, is in the way
+ * (A25). */
+static weir_status make_room(struct request *q)
+{
+    struct wr_pages *pages = &q->pool->pages;
+    weir_status st = wr_ladder_visit(q->pool, q->heap, true);
+    if (st == WEIR_OK) st = take_idle(q);
+    if (st != WEIR_NOT_YET) return st;
+    uint64_t ceiling = q->device_full ? wr_pages_reserved(pages) : pages->limit_pages;
+    if (wr_pages_trim(pages, ceiling - wr_min(ceiling, q->pages)) == 0) return WEIR_NOT_YET;
+    return grow(q);
+}
+
+/* ---- failure ----------------------------------------------------------------------------------------- */
+
+struct shortage {
+    uint64_t free_units, waiting_units; /* in heaps; waiting: of those, not passed */
+    uint64_t worst_units, worst_id;     /* the stream that holds back most */
+    uint64_t largest_units;
+};
+
+static void add_waiting(struct shortage *sum, uint64_t units, uint64_t id)
+{
+    sum->waiting_units += units;
+    if (units <= sum->worst_units) return;
+    sum->worst_units = units;
+    sum->worst_id = id;
+}
+
+static uint64_t count_pending(const struct wr_heap *h, const struct wr_pending *list)
+{
+    uint64_t units = 0;
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
+        for (uint32_t id = list->first[kind]; id != 0; id = h->range[kind].nodes[id].bin_next)
+            units += h->range[kind].nodes[id].units;
+    return units;
+}
+
+/* LOCK: h->lock. What other threads freed to the front cache since the visit counts as waiting. Blocks freed
+ * by the stream itself wait for it; pending ones for the stream that they are filed under. */
+static void add_shortage(struct shortage *sum, const struct wr_heap *h)
+{
+    uint64_t waiting = h->counts.front_units;
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++) {
+        const struct wr_range *r = &h->range[kind];
+        sum->free_units += r->free_units;
+        sum->largest_units = wr_max(sum->largest_units, wr_range_largest_free(r));
+        for (uint32_t id = wr_range_next_free(r, 0, 1); id != 0; id = wr_range_next_free(r, id, 1))
+            if (!wr_fence_passed(&h->fence, r->nodes[id].stamp)) waiting += r->nodes[id].units;
+    }
+    sum->free_units += h->counts.pending_units + h->counts.front_units;
+    add_waiting(sum, waiting, h->id);
+    for (uint32_t i = 0; i < h->n_pending; i++)
+        add_waiting(sum, count_pending(h, &h->pending[i]), wr_fence_id(h->pending[i].fence));
+}
+
+static weir_status fail(struct request *q)
+{
+    struct shortage sum = {0};
+    for (uint32_t i = 0; i < atomic_load(&q->pool->n_heaps); i++) {
+        struct wr_heap *h = wr_heaps_pin(q->pool, i);
+        if (h == NULL) continue;
+        wr_latch_take(&h->lock);
+        add_shortage(&sum, h);
+        wr_latch_give(&h->lock);
+        wr_heaps_unpin(q->pool, h);
+    }
+    struct wr_pages *pages = &q->pool->pages;
+    uint64_t room = q->device_full ? 0 : wr_pages_room(pages);
+    uint64_t units = sum.free_units + ((room + wr_pages_idle(pages)) << WR_UNITS_PER_PAGE_LOG2);
+    bool not_yet = sum.waiting_units > 0 && units >= (uint64_t)q->pages << WR_UNITS_PER_PAGE_LOG2;
+    return wr_fail(not_yet ? WEIR_NOT_YET : WEIR_OUT_OF_MEMORY,
+        "%llu bytes asked; %llu reserved of at most %llu%s; largest free piece of a stream %llu; %llu freed "
+        "but not passed, "
+        "most of it (%llu) on stream id %llu",
+        (unsigned long long)wr_size_bytes(q->units),
+        (unsigned long long)wr_pages_reserved(pages) * WR_PAGE_BYTES,
+        (unsigned long long)pages->limit_pages * WR_PAGE_BYTES, q->device_full ? " (the device is full)" : "",
+        (unsigned long long)sum.largest_units << WR_UNIT_LOG2,
+        (unsigned long long)sum.waiting_units << WR_UNIT_LOG2,
+        (unsigned long long)sum.worst_units << WR_UNIT_LOG2, (unsigned long long)sum.worst_id);
+}
+
+/* ---- the climb --------------------------------------------------------------------------------------- */
+
+weir_status wr_ladder_alloc(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start)
+{
+#define RUNG(name) name,
+    static weir_status (*const rungs[WR_RUNGS])(struct request *) = {WR_RUNG_MAP(RUNG)};
+#undef RUNG
+    struct request q = {.pool = p,
+        .heap = h,
+        .kind = wr_size_kind(units),
+        .units = units,
+        .pages = wr_size_pages(units),
+        .start = start};
+    wr_latch_take(&h->lock);
+    h->counts.slow_allocs++;
+    wr_latch_give(&h->lock);
+    weir_status st = WEIR_NOT_YET;
+    for (size_t i = 0; i < WR_RUNGS && st == WEIR_NOT_YET; i++) {
+        st = rungs[i](&q);
+        if (st == WEIR_OK) atomic_fetch_add_explicit(&p->served[i], 1, memory_order_relaxed);
+    }
+    return st == WEIR_NOT_YET ? fail(&q) : st;
+}
+
+uint64_t wr_ladder_trim(weir_pool *p, uint64_t keep_bytes)
+{
+    wr_ladder_visit_all(p, NULL);
+    if (WR_FAULT(TRIM_UNPASSED)) {
+        struct request q = {.pool = p};
+        steal_unpassed(&q);
+    }
+    uint64_t keep = wr_min(keep_bytes, (uint64_t)p->pages.limit_pages * WR_PAGE_BYTES);
+    return wr_pages_trim(&p->pages, keep >> WR_PAGE_LOG2) * WR_PAGE_BYTES;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * DESIGN. A pool reserves addresses once, four times what it may ever map, so that they never run out or
+ * fragment to a point that matters; reserving costs nothing. Each growth takes the first addresses that have
+ * room, so that neighbours make longer runs of pages. It is made of *segments* of at most 32 MiB, each one
+ * cuMemCreate mapped as a whole. The driver unmaps whole mappings only, so a segment goes back when all its
+ * pages are idle; and a small block that stays keeps no more than one segment from going back (A23).
+ *
+ * Measured on an H200: growth and unmapping don't wait for running kernels, while cuMemFree does.
+ *
+ * Making and unmaking a segment are the same steps up and down, so a growth that fails half-way is undone by
+ * the code that trims. Where a step of an undo fails as well, the entry stays, counted as reserved, for the
+ * next trim.
+ */
+#include "pages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ADDRESS_FACTOR = 4, SEGMENT_PAGES = 16 };
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+static bool allocate_tables(struct wr_pages *p)
+{
+    p->owner = calloc(p->n_pages, sizeof *p->owner);
+    p->segment_of = calloc(p->n_pages, sizeof *p->segment_of);
+    return p->owner != NULL && p->segment_of != NULL && wr_range_reserve_pieces(&p->va, p->n_pages) &&
+           wr_range_reserve_pieces(&p->idle, p->n_pages);
+}
+
+static void free_tables(struct wr_pages *p)
+{
+    wr_range_fini(&p->va);
+    wr_range_fini(&p->idle);
+    free(p->owner);
+    free(p->segment_of);
+    free(p->segments);
+    p->owner = NULL;
+    p->segment_of = NULL;
+    p->segments = NULL;
+    wr_lock_fini(&p->lock);
+}
+
+weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limit_bytes, uint64_t grow_bytes)
+{
+    *p = (struct wr_pages){.device = d,
+        .limit_pages = (uint32_t)(limit_bytes >> WR_PAGE_LOG2),
+        .grow_pages = (uint32_t)(wr_round_up(grow_bytes, WR_PAGE_BYTES) >> WR_PAGE_LOG2)};
+    p->n_pages = p->limit_pages * ADDRESS_FACTOR;
+    wr_lock_init(&p->lock, WR_RANK_POOL);
+    wr_range_init(&p->va);
+    wr_range_init(&p->idle);
+    weir_status s = WEIR_OK;
+    if (!allocate_tables(p))
+        s = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for the tables of %u pages", p->n_pages);
+    if (s == WEIR_OK) s = d->ops->va_reserve(d, (uint64_t)p->n_pages * WR_PAGE_BYTES, &p->base);
+    if (s == WEIR_OK)
+        wr_range_add(&p->va, 0, p->n_pages, 0);
+    else
+        free_tables(p);
+    return s;
+}
+
+weir_status wr_pages_close(struct wr_pages *p)
+{
+    wr_pages_trim(p, 0);
+    if (p->reserved_pages > 0)
+        return wr_fail(WEIR_DRIVER_ERROR, "the driver did not take back %llu bytes",
+            (unsigned long long)(p->reserved_pages * WR_PAGE_BYTES));
+    weir_status s = p->device->ops->va_free(p->device, p->base, (uint64_t)p->n_pages * WR_PAGE_BYTES);
+    if (s == WEIR_OK) free_tables(p);
+    return s;
+}
+
+/* ---- granting ---------------------------------------------------------------------------------------- */
+
+/* Counts `n` pages from `first` in or out of their segments' granted pages. LOCK: held. */
+static void count_granted(struct wr_pages *p, uint32_t first, uint32_t n, bool granted)
+{
+    for (uint32_t page = first; page < first + n;) {
+        struct wr_segment *g = &p->segments[p->segment_of[page] - 1];
+        uint32_t past = (uint32_t)wr_min(first + n, g->first_page + g->n_pages);
+        g->granted_pages += granted ? past - page : page - past;
+        page = past;
+    }
+}
+
+static void set_owner(struct wr_pages *p, uint32_t first, uint32_t n, uint32_t tag)
+{
+    for (uint32_t page = first; page < first + n; page++)
+        atomic_store_explicit(&p->owner[page], tag, memory_order_release);
+}
+
+static void grant_locked(struct wr_pages *p, uint32_t idle_id, uint32_t first, uint32_t n, uint32_t tag)
+{
+    wr_range_remove(&p->idle, idle_id, first, n);
+    count_granted(p, first, n, true);
+    set_owner(p, first, n, tag);
+}
+
+bool wr_pages_grant(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
+{
+    wr_lock_take(&p->lock);
+    uint32_t id = wr_range_find(&p->idle, n);
+    if (id != 0) {
+        *first = p->idle.nodes[id].start;
+        grant_locked(p, id, *first, n, tag);
+    }
+    wr_lock_give(&p->lock);
+    return id != 0;
+}
+
+void wr_pages_take_back(struct wr_pages *p, uint32_t first, uint32_t n)
+{
+    wr_lock_take(&p->lock);
+    set_owner(p, first, n, 0);
+    count_granted(p, first, n, false);
+    wr_range_add(&p->idle, first, n, 0);
+    wr_lock_give(&p->lock);
+}
+
+void wr_pages_retag(struct wr_pages *p, uint32_t first, uint32_t n, uint32_t tag)
+{
+    set_owner(p, first, n, tag);
+}
+
+uint64_t wr_pages_reserved(struct wr_pages *p)
+{
+    wr_lock_take(&p->lock);
+    uint64_t n = p->reserved_pages;
+    wr_lock_give(&p->lock);
+    return n;
+}
+
+uint64_t wr_pages_room(struct wr_pages *p)
+{
+    return p->limit_pages - wr_pages_reserved(p);
+}
+
+uint64_t wr_pages_idle(struct wr_pages *p)
+{
+    wr_lock_take(&p->lock);
+    uint64_t n = p->idle.free_units;
+    wr_lock_give(&p->lock);
+    return n;
+}
+
+/* ---- segments ---------------------------------------------------------------------------------------- */
+
+/* LOCK: held. Room for `n` entries more. False: no host memory. */
+static bool reserve_entries(struct wr_pages *p, uint32_t n)
+{
+    if (n <= p->segments_capacity - p->n_segments) return true;
+    uint32_t capacity = (uint32_t)wr_max(p->n_segments + n, p->segments_capacity * 2);
+    struct wr_segment *segments = realloc(p->segments, capacity * sizeof *segments);
+    if (segments == NULL) return false;
+    p->segments = segments;
+    p->segments_capacity = capacity;
+    return true;
+}
+
+/* LOCK: held. Index of a spare entry, or of a new one. */
+static uint32_t take_entry(struct wr_pages *p)
+{
+    for (uint32_t i = 0; i < p->n_segments; i++)
+        if (p->segments[i].n_pages == 0) return i;
+    assert(p->n_segments < p->segments_capacity);
+    return p->n_segments++;
+}
+
+/* LOCK: held. */
+static void begin_segment(struct wr_pages *p, uint32_t first, uint32_t n)
+{
+    uint32_t index = take_entry(p);
+    p->segments[index] = (struct wr_segment){.first_page = first, .n_pages = n, .busy = true};
+    for (uint32_t page = first; page < first + n; page++)
+        p->segment_of[page] = index + 1;
+}
+
+/* Addresses and segments for `n` pages, within the limit: reserved from now on. */
+static weir_status begin_growth(struct wr_pages *p, uint32_t n, uint32_t *first)
+{
+    weir_status s = WEIR_OK;
+    wr_lock_take(&p->lock);
+    uint32_t va = wr_range_find(&p->va, n);
+    if (n > p->limit_pages - p->reserved_pages || va == 0)
+        s = wr_fail(WEIR_OUT_OF_MEMORY, "%llu bytes more would exceed the pool's limit of %llu",
+            (unsigned long long)n * WR_PAGE_BYTES, (unsigned long long)p->limit_pages * WR_PAGE_BYTES);
+    else if (!reserve_entries(p, n / SEGMENT_PAGES + 1))
+        s = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for the entries of segments");
+    if (s == WEIR_OK) {
+        *first = p->va.nodes[va].start;
+        wr_range_remove(&p->va, va, *first, n);
+        for (uint32_t done = 0; done < n; done += SEGMENT_PAGES)
+            begin_segment(p, *first + done, (uint32_t)wr_min(SEGMENT_PAGES, n - done));
+        p->reserved_pages += n;
+        p->peak_reserved_pages = wr_max(p->peak_reserved_pages, p->reserved_pages);
+    }
+    wr_lock_give(&p->lock);
+    return s;
+}
+
+/* Steps up. */
+static weir_status map_segment(struct wr_pages *p, struct wr_segment *g)
+{
+    struct wr_device *d = p->device;
+    uint64_t va = p->base + (uint64_t)g->first_page * WR_PAGE_BYTES;
+    size_t bytes = (uint64_t)g->n_pages * WR_PAGE_BYTES;
+    weir_status s = d->ops->mem_create(d, bytes, &g->memory);
+    g->created = s == WEIR_OK;
+    if (s == WEIR_OK) s = d->ops->mem_map(d, va, bytes, g->memory);
+    g->mapped = s == WEIR_OK;
+    if (s == WEIR_OK) s = d->ops->mem_access(d, va, bytes);
+    g->usable = s == WEIR_OK;
+    return s;
+}
+
+/* Steps down, as far as the driver lets. */
+static void unmap_segment(struct wr_pages *p, struct wr_segment *g)
+{
+    struct wr_device *d = p->device;
+    uint64_t va = p->base + (uint64_t)g->first_page * WR_PAGE_BYTES;
+    g->usable = false;
+    if (g->mapped && d->ops->mem_unmap(d, va, (uint64_t)g->n_pages * WR_PAGE_BYTES) != WEIR_OK) return;
+    g->mapped = false;
+    if (g->created && d->ops->mem_release(d, g->memory) != WEIR_OK) return;
+    g->created = false;
+}
+
+/* LOCK: held. The entry is no longer busy: idle pages, gone, or left for the next trim. */
+static void end_segment(struct wr_pages *p, uint32_t index, struct wr_segment g)
+{
+    g.busy = false;
+    if (g.usable) {
+        wr_range_add(&p->idle, g.first_page, g.n_pages, 0);
+    } else if (!g.created) {
+        wr_range_add(&p->va, g.first_page, g.n_pages, 0);
+        p->reserved_pages -= g.n_pages;
+        g.n_pages = 0;
+    }
+    p->segments[index] = g;
+}
+
+/* Makes the segment that begins at `page` usable, or unmakes it. The entry is busy: its fields are this
+ * thread's, but the array may move. */
+static weir_status step_segment(struct wr_pages *p, uint32_t page, bool up)
+{
+    uint32_t index = p->segment_of[page] - 1;
+    weir_status s = WEIR_OK;
+    wr_lock_take(&p->lock);
+    struct wr_segment g = p->segments[index];
+    wr_lock_give(&p->lock);
+    if (up)
+        s = map_segment(p, &g);
+    else
+        unmap_segment(p, &g);
+    wr_lock_take(&p->lock);
+    p->segments[index] = g;
+    wr_lock_give(&p->lock);
+    return s;
+}
+
+static weir_status grow_by(struct wr_pages *p, uint32_t total, uint32_t n, uint32_t tag, uint32_t *first)
+{
+    uint32_t start;
+    weir_status s = begin_growth(p, total, &start);
+    if (s != WEIR_OK) return s;
+    for (uint32_t done = 0; s == WEIR_OK && done < total; done += SEGMENT_PAGES)
+        s = step_segment(p, start + done, true);
+    for (uint32_t done = 0; s != WEIR_OK && done < total; done += SEGMENT_PAGES)
+        step_segment(p, start + done, false);
+    wr_lock_take(&p->lock);
+    for (uint32_t done = 0; done < total; done += SEGMENT_PAGES) {
+        uint32_t index = p->segment_of[start + done] - 1;
+        end_segment(p, index, p->segments[index]);
+    }
+    if (s == WEIR_OK) {
+        p->n_grows++;
+        *first = start;
+        grant_locked(p, wr_range_find_at(&p->idle, start), start, n, tag);
+    }
+    wr_lock_give(&p->lock);
+    return s;
+}
+
+weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
+{
+    weir_status s = WEIR_OUT_OF_MEMORY;
+    if (n < p->grow_pages) s = grow_by(p, p->grow_pages, n, tag, first);
+    return s == WEIR_OUT_OF_MEMORY ? grow_by(p, n, n, tag, first) : s;
+}
+
+/* LOCK: held. A segment that nobody uses and that is not on its way already; UINT32_MAX: none. */
+static uint32_t find_idle_segment(const struct wr_pages *p)
+{
+    for (uint32_t i = 0; i < p->n_segments; i++) {
+        const struct wr_segment *g = &p->segments[i];
+        if (g->n_pages > 0 && g->granted_pages == 0 && !g->busy) return i;
+    }
+    return UINT32_MAX;
+}
+
+uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep)
+{
+    uint64_t gone = 0;
+    wr_lock_take(&p->lock);
+    uint32_t index;
+    while (p->reserved_pages > keep && (index = find_idle_segment(p)) != UINT32_MAX) {
+        struct wr_segment *entry = &p->segments[index];
+        if (entry->usable) {
+            uint32_t id = wr_range_find_at(&p->idle, entry->first_page);
+            wr_range_remove(&p->idle, id, entry->first_page, entry->n_pages);
+        }
+        entry->busy = true;
+        struct wr_segment g = *entry;
+        wr_lock_give(&p->lock);
+        unmap_segment(p, &g);
+        wr_lock_take(&p->lock);
+        end_segment(p, index, g);
+        if (g.created) break; /* the driver refused: it would again */
+        gone += g.n_pages;
+        p->n_trims++;
+    }
+    wr_lock_give(&p->lock);
+    return gone;
+}
+
+/* ---- validator --------------------------------------------------------------------------------------- */
+
+static void require(bool holds, const char *invariant)
+{
+    if (holds) return;
+    fprintf(stderr, "weir: pages: broken invariant: %s\n", invariant);
+    abort();
+}
+
+void wr_pages_check(struct wr_pages *p)
+{
+    uint64_t reserved = 0, granted = 0, owned = 0, usable = 0;
+    wr_range_check(&p->va);
+    wr_range_check(&p->idle);
+    for (uint32_t i = 0; i < p->n_segments; i++) {
+        const struct wr_segment *g = &p->segments[i];
+        reserved += g->n_pages;
+        granted += g->granted_pages;
+        if (g->n_pages > 0 && g->usable && !g->busy) usable += g->n_pages;
+        for (uint32_t page = g->first_page; g->usable && page < g->first_page + g->n_pages; page++) {
+            require(p->segment_of[page] == i + 1, "a page knows its segment");
+            owned += atomic_load(&p->owner[page]) != 0;
+        }
+    }
+    require(reserved == p->reserved_pages, "the segments hold the reserved pages");
+    require(reserved <= p->limit_pages, "reserved never exceeds the limit");
+    require(granted == owned, "the pages granted are those with an owner");
+    require(usable == granted + p->idle.free_units, "a usable page is granted or idle");
+    require(p->va.free_units + reserved == p->n_pages, "an address is free or reserved for a segment");
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page pool: one address reservation, the segments mapped into it, and who owns each page. See pages.c.
+ */
+#ifndef WR_PAGES_H
+#define WR_PAGES_H
+
+#include "device.h"
+#include "range.h"
+
+/* Physical memory and where it is mapped, whole. */
+struct wr_segment {
+    uint32_t first_page, n_pages; /* n_pages 0: the entry is spare */
+    uint32_t granted_pages;       /* in heaps' hands */
+    wr_memory memory;
+    bool created, mapped, usable; /* all, but where an undo failed; trim tries again */
+    bool busy;                    /* a thread is making or unmaking it, off the lock */
+};
+
+struct wr_pages {
+    struct wr_device *device;
+    uint64_t base;
+    uint32_t n_pages, limit_pages, grow_pages;
+    /* Per page: the tag of the heap it is granted to, 0: none. Read without the lock: for a page that holds a
+     * live block the tag can't change. */
+    _Atomic uint32_t *owner;
+    struct wr_lock lock;  /* guards all below */
+    struct wr_range va;   /* free: addresses with nothing mapped */
+    struct wr_range idle; /* free: mapped pages that no heap owns; no GPU work touches them */
+    uint32_t *segment_of; /* per page: index + 1 of its segment */
+    struct wr_segment *segments;
+    uint32_t n_segments, segments_capacity;
+    uint64_t reserved_pages, peak_reserved_pages, n_grows, n_trims;
+};
+
+weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limit_bytes, uint64_t grow_bytes);
+/* All pages idle or unmapped. An error leaves what could not be given back; call again. */
+weir_status wr_pages_close(struct wr_pages *p);
+
+static inline uint64_t wr_pages_address(const struct wr_pages *p, uint32_t unit)
+{
+    return p->base + wr_size_bytes(unit);
+}
+
+/* Grants `n` idle pages that touch. False: there are no such. */
+bool wr_pages_grant(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
+
+/* Pages of a heap, passed on every stream that used them, become idle. Never fails. */
+void wr_pages_take_back(struct wr_pages *p, uint32_t first, uint32_t n);
+
+/* Pages of a heap change their tag. */
+void wr_pages_retag(struct wr_pages *p, uint32_t first, uint32_t n, uint32_t tag);
+
+/* Moments' pictures, in pages: taken from the driver; within the limit, not taken; owned by no heap. */
+uint64_t wr_pages_reserved(struct wr_pages *p);
+uint64_t wr_pages_room(struct wr_pages *p);
+uint64_t wr_pages_idle(struct wr_pages *p);
+
+/* Maps new memory and grants `n` pages of it at once. OUT_OF_MEMORY: the limit or the device leaves no room.
+ * No lock is held while the driver works; the limit holds at every moment all the same. */
+weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
+
+/* Unmaps wholly idle segments while more than `keep` pages are reserved. Returns the pages that went back. */
+uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep);
+
+void wr_pages_check(
+    struct wr_pages *p); /* all invariants, under the lock; aborts with the broken one's text */
+
+#endif

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * DESIGN. A pool is a set of heaps, one per stream (heaps.c), over one page pool (pages.c). A block is found
+ * by its address: page -> owner tag -> heap -> table of live blocks. The tag is read without a lock; for a
+ * page with a live block it can't change, and for any other the heap's table has the last word.
+ *
+ * A pool's shell is never freed: a closed handle still says CLOSED. A pool ends when it is closed, no heap
+ * holds a block or a tick, and no thread is in a slow path; its last free, or a further close, finishes it.
+ */
+#include "pool.h"
+
+#include <stdlib.h>
+
+/* All pools ever opened; a leaf lock. */
+static struct {
+    pthread_mutex_t mutex;
+    weir_pool *shells;
+    uint64_t last_uid;
+} registry = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static weir_status closed(void)
+{
+    return wr_fail(WEIR_CLOSED, "the pool is closed");
+}
+
+/* ---- HOT PATH ---------------------------------------------------------------------------------------- */
+/* Budget, warm, single thread: alloc two driver reads (24 ns each), free none; each one uncontended latch,
+ * and what stream.c says. */
+
+struct located;
+static weir_status alloc_slow(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start);
+static weir_status free_elsewhere_slow(weir_pool *p, const struct located *at, weir_stream s);
+static void tick_by_weight(weir_pool *p, struct wr_heap *h);
+
+weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *out)
+{
+    if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) != WR_POOL_OPEN)) return closed();
+    uint64_t limit = (uint64_t)p->pages.limit_pages * WR_PAGE_BYTES;
+    uint32_t units = wr_size_units(bytes, limit), start;
+    if (WR_UNLIKELY(units == 0)) {
+        if (bytes != 0)
+            return wr_fail(WEIR_TOO_LARGE, "%zu bytes asked of a pool limited to %llu", bytes,
+                (unsigned long long)limit);
+        *out = 0;
+        return WEIR_OK;
+    }
+    struct wr_stream_info info;
+    weir_status st = wr_heaps_identify(p, s, &info);
+    if (WR_UNLIKELY(st != WEIR_OK)) return st;
+    if (WR_UNLIKELY(info.capturing))
+        return wr_fail(WEIR_CAPTURING, "alloc on a stream that captures a graph");
+
+    struct wr_heap *h;
+    st = wr_heaps_lock(p, s, info.id, &h);
+    if (WR_UNLIKELY(st != WEIR_OK)) return st;
+    /* Looked at again under the lock: a pool that is closing visits every heap under its lock afterwards. */
+    if (WR_LIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_OPEN))
+        st = wr_stream_alloc(h, units, &start);
+    else
+        st = closed();
+    if (WR_UNLIKELY(st == WEIR_NOT_YET)) h->users++;
+    wr_latch_give(&h->lock);
+
+    if (WR_UNLIKELY(st == WEIR_NOT_YET)) st = alloc_slow(p, h, units, &start);
+    if (WR_LIKELY(st == WEIR_OK)) *out = wr_pages_address(&p->pages, start);
+    return st;
+}
+
+/* What the address of a live block says: its first unit, its heap and kind. */
+struct located {
+    uint32_t unit;
+    enum wr_kind kind;
+    struct wr_heap *home;
+};
+
+static weir_status locate(weir_pool *p, weir_dptr block, struct located *out)
+{
+    uint64_t offset = block - p->pages.base; /* wraps for what lies below: then it is too great */
+    uint64_t page = offset >> WR_PAGE_LOG2;
+    if (WR_UNLIKELY(page >= p->pages.n_pages || offset % WR_UNIT_BYTES != 0))
+        return wr_fail(WEIR_INVALID_POINTER, "%#llx is not an address that this pool gave out",
+            (unsigned long long)block);
+    uint32_t tag = atomic_load_explicit(&p->pages.owner[page], memory_order_acquire);
+    struct wr_heap *home = tag != 0 ? wr_heaps_at(p, (tag >> 1) - 1) : NULL;
+    if (WR_UNLIKELY(home == NULL))
+        return wr_fail(WEIR_INVALID_POINTER, "no live block starts at %#llx", (unsigned long long)block);
+    *out = (struct located){.unit = (uint32_t)(offset >> WR_UNIT_LOG2), .kind = tag & 1, .home = home};
+    return WEIR_OK;
+}
+
+/* Takes home's lock; INVALID_POINTER where the struct serves another pool by now. */
+static weir_status lock_home(weir_pool *p, struct wr_heap *home)
+{
+    wr_latch_take(&home->lock);
+    if (WR_LIKELY(home->pool == p)) return WEIR_OK;
+    wr_latch_give(&home->lock);
+    return wr_fail(WEIR_INVALID_POINTER, "no live block starts there");
+}
+
+/* Freed at home? The handle is enough to tell: where it has come back as another stream's, no stream can use
+ * the block in the home's order any more, and the home's next tick covers the whole context (A08). So a free
+ * asks the driver nothing. LOCK: home's. */
+static bool is_home(const struct wr_heap *home, weir_stream s)
+{
+    return wr_fence_is_of(&home->fence, s) && !home->retired;
+}
+
+weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
+{
+    if (block == 0) return WEIR_OK;
+    if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_CLOSED)) return closed();
+    struct located at = {0};
+    weir_status st = locate(p, block, &at);
+    if (WR_LIKELY(st == WEIR_OK)) st = lock_home(p, at.home);
+    if (WR_UNLIKELY(st != WEIR_OK)) return st;
+    bool at_home = is_home(at.home, s), tick = false;
+    if (WR_LIKELY(at_home)) {
+        st = wr_stream_free(at.home, at.kind, at.unit, &at.home->fence);
+        tick = wr_stream_wants_tick(at.home);
+        at.home->users += tick;
+    }
+    wr_latch_give(&at.home->lock);
+
+    if (WR_UNLIKELY(!at_home)) st = free_elsewhere_slow(p, &at, s);
+    if (WR_UNLIKELY(tick)) tick_by_weight(p, at.home);
+    /* Read after the free: a close that came too early to see it set the state before it looked. */
+    bool closing = atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_CLOSING;
+    if (WR_UNLIKELY(closing && st == WEIR_OK)) wr_pool_close(p);
+    return st;
+}
+
+/* ---- slow calls -------------------------------------------------------------------------------------- */
+
+/* SLOW: `h` was pinned under its lock. */
+static weir_status alloc_slow(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start)
+{
+    weir_status st = wr_pool_enter(p);
+    if (st == WEIR_OK) {
+        st = wr_ladder_alloc(p, h, units, start);
+        wr_heaps_unpin(p, h);
+        wr_pool_leave(p);
+    } else {
+        wr_heaps_unpin(p, h);
+    }
+    return st;
+}
+
+/* SLOW: `h` was pinned under its lock. A tick that fails leaves the frees pending for a later one. */
+static void tick_by_weight(weir_pool *p, struct wr_heap *h)
+{
+    wr_fence_poll(&h->fence); /* nobody else may: the ticks would pile up */
+    wr_fence_cover(&h->fence, wr_fence_stamp(&h->fence));
+    wr_heaps_unpin(p, h);
+}
+
+/* SLOW: freed by another stream than the block's home. */
+static weir_status free_elsewhere_slow(weir_pool *p, const struct located *at, weir_stream s)
+{
+    struct wr_heap *by = NULL;
+    weir_status st = wr_heaps_pin_stream(p, s, &by);
+    if (st == WEIR_CAPTURING && (by = wr_heaps_find_handle(p, s)) != NULL) st = WEIR_OK;
+    if (st != WEIR_OK) return st;
+    bool tick = false;
+    st = lock_home(p, at->home);
+    if (st == WEIR_OK) {
+        st = wr_stream_free(at->home, at->kind, at->unit, &by->fence);
+        tick = wr_stream_wants_tick(at->home);
+        wr_latch_give(&at->home->lock);
+    }
+    if (tick)
+        tick_by_weight(p, by);
+    else
+        wr_heaps_unpin(p, by);
+    return st;
+}
+
+static weir_status mark_inside(weir_pool *p, weir_stream s, struct wr_mark *out)
+{
+    struct wr_heap *h;
+    weir_status st = wr_heaps_pin_stream(p, s, &h);
+    if (st != WEIR_OK) return st;
+    uint64_t number;
+    st = wr_fence_tick(&h->fence, &number);
+    if (st == WEIR_OK) *out = (struct wr_mark){.fence = &h->fence, .number = number};
+    wr_heaps_unpin(p, h);
+    return st;
+}
+
+weir_status wr_pool_mark(weir_pool *p, weir_stream s, struct wr_mark *out)
+{
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    st = mark_inside(p, s, out);
+    wr_pool_leave(p);
+    return st;
+}
+
+weir_status wr_pool_use(weir_pool *p, weir_dptr block, struct wr_mark m)
+{
+    struct located at = {0};
+    weir_status st = locate(p, block, &at);
+    if (st == WEIR_OK) st = lock_home(p, at.home);
+    if (st != WEIR_OK) return st;
+    st = wr_stream_use(at.home, at.unit, at.kind, m.fence, m.number);
+    wr_latch_give(&at.home->lock);
+    return st;
+}
+
+weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s)
+{
+    if (atomic_load(&p->state) == WR_POOL_CLOSED) return closed();
+    struct located at = {0};
+    weir_status st = locate(p, block, &at);
+    struct wr_mark m;
+    /* The mark is taken here and not when the memory is wanted: by then the stream may have got other work
+     * (A11). */
+    if (st == WEIR_OK) st = wr_pool_mark(p, s, &m);
+    return st == WEIR_OK ? wr_pool_use(p, block, m) : st;
+}
+
+weir_status wr_pool_retire(weir_pool *p, weir_stream s)
+{
+    if (atomic_load(&p->state) == WR_POOL_CLOSED) return closed();
+    struct wr_stream_info info;
+    struct wr_heap *h;
+    weir_status st = wr_heaps_identify(p, s, &info);
+    if (st == WEIR_OK && info.capturing)
+        st = wr_fail(WEIR_CAPTURING, "a stream that captures a graph can't be retired");
+    if (st != WEIR_OK) return st;
+    h = wr_heaps_find(p, info.id);
+    if (h == NULL) return WEIR_OK;
+    wr_latch_take(&h->lock);
+    bool here = wr_heaps_serves(h, p, info.id); /* else it was retired meanwhile */
+    if (here) h->users++;
+    wr_latch_give(&h->lock);
+    if (!here) return WEIR_OK;
+    st = wr_fence_retire(&h->fence);
+    if (st == WEIR_OK) wr_heaps_retire(p, h);
+    wr_heaps_unpin(p, h);
+    return st;
+}
+
+/* ---- pinned memory ----------------------------------------------------------------------------------- */
+
+weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out)
+{
+    if (atomic_load(&p->state) != WR_POOL_OPEN) return closed();
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    struct wr_pinned_stats pinned;
+    wr_pinned_get_stats(p->pinned, &pinned);
+    uint32_t n = pinned.pending_bytes > 0 ? atomic_load(&p->n_heaps) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct wr_heap *h = wr_heaps_pin(p, i);
+        if (h == NULL) continue;
+        wr_fence_poll(&h->fence);
+        wr_heaps_unpin(p, h);
+    }
+    if (n > 0) wr_pinned_reap(p->pinned);
+    st = wr_pinned_alloc(p->pinned, bytes, out);
+    wr_pool_leave(p);
+    return st;
+}
+
+weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s)
+{
+    if (host == NULL) return WEIR_OK;
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    struct wr_mark m = {0};
+    if (s != WEIR_NO_STREAM) st = mark_inside(p, s, &m);
+    if (st == WEIR_OK) st = wr_pinned_free(p->pinned, host, m.fence, m.number);
+    wr_pool_leave(p);
+    return st;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+weir_status wr_pool_enter(weir_pool *p)
+{
+    wr_lock_take(&p->lock);
+    bool open = !p->finishing && atomic_load(&p->state) != WR_POOL_CLOSED;
+    if (open) p->inside++;
+    wr_lock_give(&p->lock);
+    return open ? WEIR_OK : closed();
+}
+
+void wr_pool_leave(weir_pool *p)
+{
+    wr_lock_take(&p->lock);
+    p->inside--;
+    wr_lock_give(&p->lock);
+}
+
+weir_status wr_pool_hold(weir_pool *p)
+{
+    wr_lock_take(&p->lock);
+    bool open = atomic_load(&p->state) == WR_POOL_OPEN;
+    if (open) p->holds++;
+    wr_lock_give(&p->lock);
+    return open ? WEIR_OK : closed();
+}
+
+void wr_pool_unhold(weir_pool *p)
+{
+    wr_lock_take(&p->lock);
+    p->holds--;
+    wr_lock_give(&p->lock);
+    if (atomic_load(&p->state) == WR_POOL_CLOSING) wr_pool_close(p);
+}
+
+struct wr_device *wr_pool_device(weir_pool *p)
+{
+    return p->pages.device;
+}
+struct wr_pinned *wr_pool_pinned(weir_pool *p)
+{
+    return p->pinned;
+}
+
+static weir_status read_options(
+    struct wr_device *d, const weir_pool_options *o, uint64_t *limit, uint64_t *grow)
+{
+    const uint64_t addressable = (uint64_t)512 << 30; /* times ADDRESS_FACTOR: what 32-bit units reach */
+    *limit = o->limit_bytes != 0 ? o->limit_bytes : d->total_bytes;
+    *limit = wr_min(wr_round_down(*limit, WR_PAGE_BYTES), addressable - WR_PAGE_BYTES);
+    *grow = o->grow_bytes != 0 ? o->grow_bytes : 32 * WR_MIB;
+    if (*limit == 0) return wr_fail(WEIR_INVALID_ARGUMENT, "limit_bytes %zu is below 2 MiB", o->limit_bytes);
+    *grow = wr_min(*grow, *limit);
+    return WEIR_OK;
+}
+
+weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
+{
+    uint64_t limit, grow;
+    weir_status st = read_options(d, o, &limit, &grow);
+    if (st != WEIR_OK) return st;
+    weir_pool *p = calloc(1, sizeof *p);
+    if (p == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a pool");
+    st = wr_pinned_get(d, &p->pinned);
+    if (st == WEIR_OK) st = wr_pages_open(&p->pages, d, limit, grow);
+    if (st != WEIR_OK) {
+        free(p);
+        return st;
+    }
+    wr_events_init(&p->events, d);
+    wr_lock_init(&p->lock, WR_RANK_POOL);
+    pthread_mutex_lock(&registry.mutex);
+    p->uid = ++registry.last_uid;
+    p->next_shell = registry.shells;
+    registry.shells = p;
+    pthread_mutex_unlock(&registry.mutex);
+    *out = p;
+    return WEIR_OK;
+}
+
+/* Covers and polls every stream; true if all heaps are empty and quiet, so that nothing of the GPU's is left
+ * here. */
+static bool settle_all(weir_pool *p)
+{
+    bool over = wr_ladder_visit_all(p, NULL) == WEIR_OK;
+    for (uint32_t i = 0; i < atomic_load(&p->n_heaps); i++) {
+        struct wr_heap *h = wr_heaps_pin(p, i);
+        if (h == NULL) continue;
+        over &= wr_fence_cover(&h->fence, wr_max(atomic_load(&h->fence.lent), atomic_load(&h->fence.enq))) ==
+                WEIR_OK;
+        wr_fence_poll(&h->fence);
+        wr_latch_take(&h->lock);
+        over &= wr_stream_is_empty(h) && h->users == 1 && wr_fence_is_quiet(&h->fence);
+        wr_latch_give(&h->lock);
+        wr_heaps_unpin(p, h);
+    }
+    wr_pinned_reap(p->pinned);
+    return over;
+}
+
+/* One thread at a time, `finishing` set and nobody inside. */
+static weir_status finish(weir_pool *p)
+{
+    if (!settle_all(p)) return WEIR_NOT_YET;
+    weir_status st = wr_events_trim(&p->events);
+    if (st == WEIR_OK) st = wr_pages_close(&p->pages);
+    if (st != WEIR_OK) return st;
+    wr_lock_take(&p->lock); /* from here on no heap can be opened */
+    atomic_store(&p->state, WR_POOL_CLOSED);
+    wr_lock_give(&p->lock);
+    wr_heaps_fini(p);
+    wr_events_fini(&p->events);
+    return WEIR_OK;
+}
+
+weir_status wr_pool_close(weir_pool *p)
+{
+    wr_lock_take(&p->lock);
+    bool was_closed = atomic_load(&p->state) == WR_POOL_CLOSED;
+    bool mine = !was_closed && p->inside == 0 && p->holds == 0 && !p->finishing;
+    if (!was_closed) atomic_store(&p->state, WR_POOL_CLOSING);
+    if (mine)
+        p->finishing = true;
+    else
+        p->finish_again = true; /* the thread that is at it may just have passed what this one freed */
+    wr_lock_give(&p->lock);
+    if (was_closed) return closed();
+
+    weir_status st = WEIR_NOT_YET;
+    while (mine) {
+        wr_lock_take(&p->lock);
+        p->finish_again = false;
+        wr_lock_give(&p->lock);
+        st = finish(p);
+        wr_lock_take(&p->lock);
+        mine = st == WEIR_NOT_YET && p->finish_again;
+        p->finishing = mine;
+        wr_lock_give(&p->lock);
+    }
+    if (st == WEIR_NOT_YET) wr_fail(st, "closed; live or pending blocks still hold memory");
+    return st;
+}

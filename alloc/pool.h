@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pool from inside: what weir.c translates, and what the queue needs beyond the public API.
+ */
+#ifndef WR_POOL_H
+#define WR_POOL_H
+
+#include "fence.h"
+#include "pages.h"
+#include "pinned.h"
+#include "stream.h"
+
+enum wr_pool_state { WR_POOL_OPEN, WR_POOL_CLOSING, WR_POOL_CLOSED };
+
+enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
+
+/* What an alloc tries that its stream's heap could not serve, in this order: see ladder.c. */
+#define WR_RUNG_MAP(X) X(flush) X(reap) X(exchange) X(take_idle) X(gather) X(grow) X(make_room)
+enum wr_rung {
+#define WR_RUNG_ENUM(name) WR_RUNG_##name,
+    WR_RUNG_MAP(WR_RUNG_ENUM)
+#undef WR_RUNG_ENUM
+        WR_RUNGS
+};
+
+struct weir_pool {
+    _Atomic int state;                 /* enum wr_pool_state */
+    _Atomic uint64_t served[WR_RUNGS]; /* allocs, by the rung that served them */
+    uint64_t
+        uid; /* never used again: what a thread remembers of a pool gone by can't be taken for this one's */
+    struct wr_pages pages;
+    struct wr_events events;
+    struct wr_pinned *pinned;
+    struct wr_lock lock; /* guards all below; the directory is written under it and read without */
+    _Atomic(_Atomic(struct wr_heap *) *) rows[WR_HEAP_ROWS];
+    _Atomic uint32_t n_heaps;   /* indices handed out so far; an entry may be NULL */
+    struct wr_table heap_of_id; /* stream id -> index + 1 */
+    uint32_t inside;            /* threads in a slow path: the pool does not end under them */
+    uint32_t holds;             /* see wr_pool_hold */
+    bool finishing, finish_again;
+    struct wr_heap_counts gone; /* of heaps that have ended */
+    uint64_t gone_ticks;
+    struct weir_pool *next_shell;
+};
+
+weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out);
+weir_status wr_pool_close(weir_pool *p);
+weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *out);
+weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s);
+weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s);
+weir_status wr_pool_retire(weir_pool *p, weir_stream s);
+weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out);
+weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s);
+
+/* stats.c */
+void wr_stats_fill(weir_pool *p, weir_stats *out);
+void wr_stats_check(weir_pool *p);
+
+/* ---- for ladder.c and stats.c ------------------------------------------------------------------------ */
+
+/* Between the two the pool's tables stay. CLOSED where it has ended. */
+weir_status wr_pool_enter(weir_pool *p);
+void wr_pool_leave(weir_pool *p);
+
+/* ---- heaps.c ---- */
+
+/* The driver's reads of a stream: its id and whether it captures. */
+weir_status wr_heaps_identify(weir_pool *p, weir_stream s, struct wr_stream_info *info);
+
+/* LOCK: h->lock. False: `h` was remembered or looked up, and has ended since. */
+static inline bool wr_heaps_serves(const struct wr_heap *h, const weir_pool *p, uint64_t id)
+{
+    return h->id == id && h->pool == p && !h->retired;
+}
+
+/* Finds the stream's heap, or makes it, and takes its lock. */
+weir_status wr_heaps_lock(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out);
+
+struct wr_heap *wr_heaps_find(
+    weir_pool *p, uint64_t id); /* NULL: none; may have ended by the time it is locked */
+struct wr_heap *wr_heaps_at(weir_pool *p, uint32_t index); /* the same */
+void wr_heaps_retire(weir_pool *p, struct wr_heap *h);     /* pinned: found no more, ends when it can */
+void wr_heaps_fini(weir_pool *p); /* all are empty and quiet, and no thread uses them */
+
+/* The heap of an index, NULL where it has ended. Pinned until unpinned: it serves the same stream all the
+ * while. */
+struct wr_heap *wr_heaps_pin(weir_pool *p, uint32_t index);
+/* The stream's heap, made where there is none, pinned. CAPTURING: it has no id now. */
+weir_status wr_heaps_pin_stream(weir_pool *p, weir_stream s, struct wr_heap **out);
+/* The heap last opened with that handle, pinned; NULL: none. No proof of identity (A08), but good enough to
+ * stamp by: the fence's tick finds out. */
+struct wr_heap *wr_heaps_find_handle(weir_pool *p, weir_stream s);
+/* The heap of a fence, pinned likewise. NULL: it has ended, so all that is asked of the fence has passed. */
+struct wr_heap *wr_heaps_pin_fence(weir_pool *p, struct wr_fence *f);
+/* LOCK: takes the heap's. Ends a retired heap that is empty and whose stream has passed. */
+void wr_heaps_unpin(weir_pool *p, struct wr_heap *h);
+
+/* ---- ladder.c ---- */
+
+/* SLOW. `h` is pinned and stays so. */
+weir_status wr_ladder_alloc(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start);
+/* Polls what the heap waits for, lets pending blocks go and, where asked, gives its passed pages to the pool.
+ */
+weir_status wr_ladder_visit(weir_pool *p, struct wr_heap *h, bool give_pages);
+weir_status wr_ladder_visit_all(weir_pool *p, const struct wr_heap *but);
+uint64_t wr_ladder_trim(weir_pool *p, uint64_t keep_bytes);
+
+static inline uint32_t wr_pool_tag(const struct wr_heap *h, enum wr_kind kind)
+{
+    return (h->index + 1) << 1 | kind;
+}
+
+/* ---- for the queue ----------------------------------------------------------------------------------- */
+
+/* A point of a stream's past, as taken by wr_pool_mark: recorded, and so fit to be waited for. */
+struct wr_mark {
+    struct wr_fence *fence;
+    uint64_t number;
+};
+
+struct wr_device *wr_pool_device(weir_pool *p);
+struct wr_pinned *wr_pool_pinned(weir_pool *p);
+
+/* While held, a closed pool keeps its fences and memory: marks stay valid. CLOSED where the pool is closed.
+ */
+weir_status wr_pool_hold(weir_pool *p);
+void wr_pool_unhold(weir_pool *p);
+
+/* Marks what is queued on `s` now: one event record. Errors: CAPTURING, DRIVER_ERROR, CONTEXT_LOST,
+ * NO_HOST_MEMORY. */
+weir_status wr_pool_mark(weir_pool *p, weir_stream s, struct wr_mark *out);
+
+/* touch with a mark taken before: no driver call. */
+weir_status wr_pool_use(weir_pool *p, weir_dptr block, struct wr_mark m);
+
+static inline bool wr_mark_passed(struct wr_mark m)
+{
+    return wr_fence_passed(m.fence, m.number);
+}
+/* Asks the driver first; false: not known to have passed. */
+static inline bool wr_mark_poll(struct wr_mark m)
+{
+    if (wr_mark_passed(m)) return true;
+    wr_fence_poll(m.fence);
+    return wr_mark_passed(m);
+}
+/* `waiter` waits for the mark; no wait is queued where it is known to have passed. */
+static inline weir_status wr_mark_wait(struct wr_mark m, weir_stream waiter)
+{
+    return wr_fence_wait_on(m.fence, m.number, waiter);
+}
+
+#endif

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Simulated memory, with real bytes.
+ *
+ * A device address is an address of this process: reserving maps nothing readable, without a claim on memory.
+ * Physical memory is a range of one sparse file per device; mapping it shares that range at the address. So
+ * bytes survive being unmapped here and mapped elsewhere, and kernels in C read device addresses as they
+ * stand. Releasing punches a hole. Host memory is itself; being registered is a note.
+ *
+ * Before an op moves bytes it asks here whether they are reached: what is not mapped is reported, never
+ * touched. Under ThreadSanitizer a process has 1.5 TiB for all reservations together; a larger one is
+ * OUT_OF_MEMORY there.
+ */
+#define _GNU_SOURCE 1 /* memfd_create, fallocate */
+#include "sim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define GRANULARITY (2 * WR_MIB)
+#define FILE_BYTES  ((off_t)1 << 60) /* sparse: offsets are never used twice */
+
+/* ---- sorted ranges ----------------------------------------------------------------------------------- */
+
+/* The first range that ends past `address`. */
+static size_t find_range(const struct sim_ranges *r, uint64_t address)
+{
+    size_t low = 0, high = r->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (r->items[middle].start + r->items[middle].bytes > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* The range that starts just there, or r->n. */
+static size_t find_start(const struct sim_ranges *r, uint64_t start)
+{
+    size_t at = find_range(r, start);
+    return at < r->n && r->items[at].start == start ? at : r->n;
+}
+
+static bool overlaps_any(const struct sim_ranges *r, uint64_t start, uint64_t bytes)
+{
+    size_t at = find_range(r, start);
+    return at < r->n && r->items[at].start < start + bytes;
+}
+
+static void insert_range(struct sim_ranges *r, struct sim_range item)
+{
+    assert(!overlaps_any(r, item.start, item.bytes));
+    size_t at = find_range(r, item.start);
+    r->items = wr_sim_grow(r->items, r->n, &r->capacity, sizeof item);
+    memmove(r->items + at + 1, r->items + at, (r->n - at) * sizeof item);
+    r->items[at] = item;
+    r->n++;
+}
+
+static void remove_ranges(struct sim_ranges *r, size_t from, size_t to)
+{
+    assert(from < to && to <= r->n);
+    memmove(r->items + from, r->items + to, (r->n - to) * sizeof *r->items);
+    r->n -= to - from;
+}
+
+/* Do ranges cover the bytes without a gap, each with all the bits of `accessible`? */
+static bool covers(const struct sim_ranges *r, uint64_t start, uint64_t bytes, uint32_t accessible)
+{
+    uint64_t end = start + bytes;
+    if (end < start) return false;
+    for (size_t at = find_range(r, start); start < end; at++) {
+        if (at == r->n || r->items[at].start > start) return false;
+        if ((r->items[at].accessible & accessible) != accessible) return false;
+        start = r->items[at].start + r->items[at].bytes;
+    }
+    return true;
+}
+
+/* ---- what ops reach ---------------------------------------------------------------------------------- */
+
+bool wr_sim_memory_is_device(struct wr_sim *w, uint64_t address)
+{
+    return covers(&w->reservations, address, 1, 0);
+}
+
+bool wr_sim_memory_is_pinned(struct wr_sim *w, uint64_t address, size_t bytes)
+{
+    return covers(&w->registrations, address, bytes, 0);
+}
+
+/* A copy between devices reaches each side from the device that owns it. */
+static bool is_owner_reached(struct wr_sim *w, const struct sim_span *s)
+{
+    size_t at = find_range(&w->mappings, s->address);
+    if (at == w->mappings.n) return false;
+    const struct sim_memory *m = w->memories[w->mappings.items[at].memory - 1];
+    return covers(&w->mappings, s->address, s->bytes, 1u << m->device->base.ordinal);
+}
+
+bool wr_sim_memory_reached(struct wr_sim *w, const struct sim_span *s)
+{
+    if (s->pageable) return true;
+    if (!wr_sim_memory_is_device(w, s->address)) return wr_sim_memory_is_pinned(w, s->address, s->bytes);
+    return s->from ? covers(&w->mappings, s->address, s->bytes, s->from) : is_owner_reached(w, s);
+}
+
+void wr_sim_peek(struct wr_sim *w, uint64_t address, void *out, size_t bytes)
+{
+    pthread_mutex_lock(&w->mutex);
+    bool mapped = covers(&w->mappings, address, bytes, 0);
+    if (mapped)
+        memcpy(out, (const void *)(uintptr_t)address, bytes);
+    else
+        wr_sim_oracle_report(w, "unmapped: peek reads %zu bytes at 0x%llx", bytes, (long long)address);
+    pthread_mutex_unlock(&w->mutex);
+    if (!mapped) memset(out, 0, bytes);
+}
+
+/* ---- address space ----------------------------------------------------------------------------------- */
+
+static weir_status check_aligned(const char *op, uint64_t va, uint64_t bytes)
+{
+    if (bytes == 0 || bytes % GRANULARITY || va % GRANULARITY || va + bytes < va)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "%s: address and size must be multiples of 2 MiB", op);
+    return WEIR_OK;
+}
+
+/* Address space that nothing can read, aligned to the granularity; NULL where there is none. */
+static void *reserve_space(size_t bytes)
+{
+    size_t padded = bytes + GRANULARITY;
+    if (padded < bytes) return NULL;
+    char *p = mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    char *aligned = (char *)wr_round_up((uintptr_t)p, GRANULARITY);
+    size_t before = (size_t)(aligned - p), after = GRANULARITY - before;
+    if (before) munmap(p, before);
+    if (after) munmap(aligned + bytes, after);
+    return aligned;
+}
+
+weir_status wr_sim_op_va_reserve(struct wr_device *d, size_t bytes, uint64_t *out)
+{
+    weir_status s = wr_sim_enter(d, "va_reserve");
+    if (s != WEIR_OK) return s;
+    s = check_aligned("va_reserve", 0, bytes);
+    void *p = s == WEIR_OK ? reserve_space(bytes) : NULL;
+    if (s == WEIR_OK && !p)
+        s = wr_fail(WEIR_OUT_OF_MEMORY, "va_reserve: no %zu bytes of address space", bytes);
+    if (s == WEIR_OK) {
+        struct sim_range r = {.start = (uintptr_t)p, .bytes = bytes};
+        insert_range(&sim_device_of(d)->world->reservations, r);
+        *out = r.start;
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_va_free(struct wr_device *d, uint64_t va, size_t bytes)
+{
+    weir_status s = wr_sim_enter(d, "va_free");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    size_t at = find_start(&w->reservations, va);
+    if (at == w->reservations.n || w->reservations.items[at].bytes != bytes)
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "va_free: not a whole reservation");
+    else if (overlaps_any(&w->mappings, va, bytes))
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "va_free: something is still mapped there");
+    if (s == WEIR_OK) {
+        remove_ranges(&w->reservations, at, at + 1);
+        munmap((void *)(uintptr_t)va, bytes);
+    }
+    return wr_sim_leave(d, s);
+}
+
+/* ---- physical memory --------------------------------------------------------------------------------- */
+
+bool wr_sim_memory_open(struct sim_device *d)
+{
+    d->file = memfd_create("weir-simulated-device", MFD_CLOEXEC);
+    if (d->file >= 0 && ftruncate(d->file, FILE_BYTES) == 0) return true;
+    wr_sim_memory_close(d);
+    return false;
+}
+
+void wr_sim_memory_close(struct sim_device *d)
+{
+    if (d->file >= 0) close(d->file);
+    d->file = -1;
+}
+
+weir_status wr_sim_op_mem_create(struct wr_device *d, size_t bytes, wr_memory *out)
+{
+    weir_status s = wr_sim_enter(d, "mem_create");
+    if (s != WEIR_OK) return s;
+    struct sim_device *device = sim_device_of(d);
+    struct wr_sim *w = device->world;
+    s = check_aligned("mem_create", 0, bytes);
+    if (s == WEIR_OK && bytes > d->total_bytes - device->used_bytes)
+        s = wr_fail(WEIR_OUT_OF_MEMORY, "mem_create: %zu bytes asked, %zu of %zu free", bytes,
+            d->total_bytes - device->used_bytes, d->total_bytes);
+    if (s == WEIR_OK) {
+        struct sim_memory *m = wr_sim_alloc(NULL, sizeof *m);
+        *m = (struct sim_memory){.device = device, .offset = device->file_end, .bytes = bytes};
+        device->file_end += bytes;
+        device->used_bytes += bytes;
+        w->memories = wr_sim_grow(w->memories, w->n_memories, &w->memories_capacity, sizeof(void *));
+        w->memories[w->n_memories++] = m;
+        *out = w->n_memories;
+    }
+    return wr_sim_leave(d, s);
+}
+
+/* The memory of a handle that its owner has not released; NULL: none. */
+static struct sim_memory *find_memory(struct wr_sim *w, wr_memory handle)
+{
+    struct sim_memory *m = handle >= 1 && handle <= w->n_memories ? w->memories[handle - 1] : NULL;
+    return m && !m->released ? m : NULL;
+}
+
+/* Released and mapped nowhere: its pages go back to the system. */
+static void drop_memory_if_unused(struct wr_sim *w, wr_memory handle)
+{
+    struct sim_memory *m = w->memories[handle - 1];
+    if (m->n_mapped || !m->released) return;
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    int error = fallocate(m->device->file, mode, (off_t)m->offset, (off_t)m->bytes);
+    assert(error == 0 || errno == EINTR); /* the range is never used again in any case */
+    (void)error;
+    m->device->used_bytes -= m->bytes;
+    w->memories[handle - 1] = NULL;
+    free(m);
+}
+
+weir_status wr_sim_op_mem_release(struct wr_device *d, wr_memory handle)
+{
+    weir_status s = wr_sim_enter(d, "mem_release");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_memory *m = find_memory(w, handle);
+    if (m) {
+        m->released = true;
+        drop_memory_if_unused(w, handle);
+    } else {
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "mem_release: no such handle");
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_mem_info(struct wr_device *d, size_t *free_bytes, size_t *total_bytes)
+{
+    weir_status s = wr_sim_enter(d, "mem_info");
+    if (s != WEIR_OK) return s;
+    *free_bytes = d->total_bytes - sim_device_of(d)->used_bytes;
+    *total_bytes = d->total_bytes;
+    return wr_sim_leave(d, WEIR_OK);
+}
+
+/* ---- mappings ---------------------------------------------------------------------------------------- */
+
+static weir_status check_map(struct wr_sim *w, uint64_t va, size_t bytes, const struct sim_memory *m)
+{
+    weir_status s = check_aligned("mem_map", va, bytes);
+    if (s != WEIR_OK) return s;
+    if (!m || m->bytes != bytes)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "mem_map: no such handle, or not of that size");
+    size_t at = find_range(&w->reservations, va);
+    const struct sim_range *r = at < w->reservations.n ? &w->reservations.items[at] : NULL;
+    if (!r || r->start > va || va + bytes > r->start + r->bytes)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "mem_map: the range is not inside one reservation");
+    if (overlaps_any(&w->mappings, va, bytes))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "mem_map: something is mapped there");
+    return WEIR_OK;
+}
+
+weir_status wr_sim_op_mem_map(struct wr_device *d, uint64_t va, size_t bytes, wr_memory handle)
+{
+    weir_status s = wr_sim_enter(d, "mem_map");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_memory *m = find_memory(w, handle);
+    s = check_map(w, va, bytes, m);
+    if (s == WEIR_OK && mmap((void *)(uintptr_t)va, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                            m->device->file, (off_t)m->offset) == MAP_FAILED)
+        s = wr_fail(WEIR_DRIVER_ERROR, "mem_map: the system refused a mapping: %s", strerror(errno));
+    if (s == WEIR_OK) {
+        insert_range(&w->mappings, (struct sim_range){.start = va, .bytes = bytes, .memory = handle});
+        m->n_mapped++;
+    }
+    return wr_sim_leave(d, s);
+}
+
+/* Finds mappings that fill the range exactly: whole ones, no gap. */
+static weir_status find_whole(
+    struct wr_sim *w, const char *op, uint64_t va, size_t bytes, size_t *from, size_t *to)
+{
+    const struct sim_ranges *r = &w->mappings;
+    weir_status s = check_aligned(op, va, bytes);
+    if (s != WEIR_OK) return s;
+    *from = *to = find_start(r, va);
+    if (covers(r, va, bytes, 0))
+        while (*to < r->n && r->items[*to].start < va + bytes)
+            ++*to;
+    if (*from == *to || r->items[*to - 1].start + r->items[*to - 1].bytes != va + bytes)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "%s: the range is not one of whole mappings", op);
+    return WEIR_OK;
+}
+
+weir_status wr_sim_op_mem_access(struct wr_device *d, uint64_t va, size_t bytes)
+{
+    weir_status s = wr_sim_enter(d, "mem_access");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    size_t from, to;
+    s = find_whole(w, "mem_access", va, bytes, &from, &to);
+    for (size_t i = from; s == WEIR_OK && i < to; i++)
+        w->mappings.items[i].accessible |= 1u << d->ordinal;
+    return wr_sim_leave(d, s);
+}
+
+/* Puts the reservation back where mappings were. The system may refuse, out of map areas; then nothing
+ * changed. */
+static weir_status unmap_pages(uint64_t va, size_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (mmap((void *)(uintptr_t)va, bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED) return WEIR_OK;
+    return wr_fail(WEIR_DRIVER_ERROR, "mem_unmap: the system refused: %s", strerror(errno));
+}
+
+static void forget_mappings(struct wr_sim *w, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        wr_memory handle = w->mappings.items[i].memory;
+        w->memories[handle - 1]->n_mapped--;
+        drop_memory_if_unused(w, handle);
+    }
+    remove_ranges(&w->mappings, from, to);
+}
+
+weir_status wr_sim_op_mem_unmap(struct wr_device *d, uint64_t va, size_t bytes)
+{
+    weir_status s = wr_sim_enter(d, "mem_unmap");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    size_t from, to;
+    wr_sim_engine_keep_off(w, va, bytes); /* gives up the mutex: first, so that what is found stays so */
+    s = find_whole(w, "mem_unmap", va, bytes, &from, &to);
+    if (s == WEIR_OK) s = unmap_pages(va, bytes);
+    if (s == WEIR_OK) {
+        wr_sim_oracle_end_bytes(w, va, bytes, "unmaps");
+        forget_mappings(w, from, to);
+    }
+    return wr_sim_leave(d, s);
+}
+
+/* ---- host memory ------------------------------------------------------------------------------------- */
+
+weir_status wr_sim_op_host_register(struct wr_device *d, void *host, size_t bytes)
+{
+    weir_status s = wr_sim_enter(d, "host_register");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    uint64_t start = (uintptr_t)host;
+    if (!host || bytes == 0 || start + bytes < start)
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "host_register: no memory named");
+    else if (overlaps_any(&w->registrations, start, bytes))
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "host_register: some of it is registered already");
+    if (s == WEIR_OK) {
+        insert_range(&w->registrations, (struct sim_range){.start = start, .bytes = bytes});
+        w->counts.registrations++;
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_host_unregister(struct wr_device *d, void *host)
+{
+    weir_status s = wr_sim_enter(d, "host_unregister");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    size_t at = find_start(&w->registrations, (uintptr_t)host);
+    if (at < w->registrations.n) {
+        struct sim_range r = w->registrations.items[at];
+        wr_sim_oracle_end_bytes(w, r.start, r.bytes, "unregisters");
+        remove_ranges(&w->registrations, at, at + 1);
+        wr_sim_engine_keep_off(w, r.start, r.bytes); /* the caller may free it next */
+    } else {
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "host_unregister: not the start of registered memory");
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_host_is_pinned(struct wr_device *d, const void *host, bool *out)
+{
+    weir_status s = wr_sim_enter(d, "host_is_pinned");
+    if (s != WEIR_OK) return s;
+    *out = wr_sim_memory_is_pinned(sim_device_of(d)->world, (uintptr_t)host, 1);
+    return wr_sim_leave(d, WEIR_OK);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------- */
+
+void wr_sim_memory_end(struct wr_sim *w)
+{
+    for (size_t i = 0; i < w->reservations.n; i++) /* what is mapped inside goes with it */
+        munmap((void *)(uintptr_t)w->reservations.items[i].start, w->reservations.items[i].bytes);
+    for (size_t i = 0; i < w->n_memories; i++)
+        free(w->memories[i]);
+    free(w->memories);
+    free(w->reservations.items);
+    free(w->mappings.items);
+    free(w->registrations.items);
+}

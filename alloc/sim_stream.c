@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Simulated streams and events: handles, marks, captures.
+ *
+ * Handles are small numbers, never pointers, so that a dead one can be named without harm: it is reported and
+ * refused. A destroyed stream loses its handle at once, and goes when its last op has ended. An event is a
+ * reference to a mark; recording it again takes a new mark, and whoever waits for the old one goes on waiting
+ * for that.
+ */
+#include "sim.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- streams ----------------------------------------------------------------------------------------- */
+
+struct sim_stream *wr_sim_stream_new(struct sim_device *d, uint64_t thread)
+{
+    static _Atomic uint64_t last_id; /* one count for all worlds: ids are of the process */
+    struct wr_sim *w = d->world;
+    struct sim_stream *s = wr_sim_alloc(NULL, sizeof *s);
+    *s = (struct sim_stream){.device = d,
+        .id = atomic_fetch_add(&last_id, 1) + 1,
+        .thread = thread,
+        .index = w->n_streams,
+        .tail = &s->head};
+    wr_sim_oracle_stream_open(s);
+    w->streams = wr_sim_grow(w->streams, w->n_streams, &w->streams_capacity, sizeof(void *));
+    w->streams[w->n_streams++] = s;
+    return s;
+}
+
+void wr_sim_stream_free(struct sim_stream *s)
+{
+    struct wr_sim *w = s->device->world;
+    assert(!s->head && w->streams[s->index] == s);
+    w->streams[s->index] = w->streams[--w->n_streams];
+    w->streams[s->index]->index = s->index;
+    wr_sim_oracle_stream_close(s);
+    free(s);
+}
+
+static struct sim_stream *find_per_thread(struct sim_device *d)
+{
+    struct wr_sim *w = d->world;
+    uint64_t thread = wr_sim_thread();
+    for (size_t i = 0; i < w->n_streams; i++)
+        if (w->streams[i]->thread == thread && w->streams[i]->device == d) return w->streams[i];
+    return wr_sim_stream_new(d, thread);
+}
+
+static weir_status refuse_dead(struct wr_sim *w, const char *op, const char *what, uintptr_t handle)
+{
+    w->counts.dead_handle_uses++;
+    wr_sim_oracle_report(w, "dead handle: %s names %s 0x%" PRIxPTR ", which is not alive", op, what, handle);
+    return wr_fail(
+        WEIR_INVALID_ARGUMENT, "%s: no %s 0x%" PRIxPTR " on the simulated device", op, what, handle);
+}
+
+weir_status wr_sim_stream_find(
+    struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out)
+{
+    struct wr_sim *w = d->world;
+    uintptr_t h = (uintptr_t)handle;
+    struct sim_stream *s = NULL;
+    if (h <= 1)
+        s = d->legacy;
+    else if (h == 2)
+        s = find_per_thread(d);
+    else if (h >= SIM_FIRST_HANDLE && h - SIM_FIRST_HANDLE < w->n_stream_handles)
+        s = w->stream_handles[h - SIM_FIRST_HANDLE];
+    if (!s) return refuse_dead(w, op, "stream", h);
+    *out = s;
+    return WEIR_OK;
+}
+
+weir_status wr_sim_stream_find_free(
+    struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out)
+{
+    struct sim_stream *s = NULL;
+    weir_status status = wr_sim_stream_find(d, handle, op, &s);
+    if (status != WEIR_OK) return status;
+    if (s->capturing) return wr_fail(WEIR_CAPTURING, "%s: the stream is capturing", op);
+    *out = s;
+    return WEIR_OK;
+}
+
+static size_t take_handle(struct wr_sim *w)
+{
+    if (w->options.reuse_handles && w->n_dead_handles) return w->dead_handles[--w->n_dead_handles];
+    w->stream_handles =
+        wr_sim_grow(w->stream_handles, w->n_stream_handles, &w->stream_handles_capacity, sizeof(void *));
+    return w->n_stream_handles++;
+}
+
+weir_status wr_sim_op_stream_create(struct wr_device *d, weir_stream *out)
+{
+    weir_status s = wr_sim_enter(d, "stream_create");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    size_t handle = take_handle(w);
+    w->stream_handles[handle] = wr_sim_stream_new(sim_device_of(d), 0);
+    w->stream_handles[handle]->user = true;
+    *out = (weir_stream)(uintptr_t)(handle + SIM_FIRST_HANDLE);
+    return wr_sim_leave(d, WEIR_OK);
+}
+
+static void kill_handle(struct wr_sim *w, size_t handle)
+{
+    w->stream_handles[handle] = NULL;
+    w->dead_handles =
+        wr_sim_grow(w->dead_handles, w->n_dead_handles, &w->dead_handles_capacity, sizeof handle);
+    w->dead_handles[w->n_dead_handles++] = handle;
+}
+
+weir_status wr_sim_op_stream_destroy(struct wr_device *d, weir_stream handle)
+{
+    weir_status status = wr_sim_enter(d, "stream_destroy");
+    if (status != WEIR_OK) return status;
+    struct sim_device *device = sim_device_of(d);
+    struct sim_stream *s = NULL;
+    status = wr_sim_stream_find(device, handle, "stream_destroy", &s);
+    if (status == WEIR_OK && !s->user)
+        status = wr_fail(WEIR_INVALID_ARGUMENT, "stream_destroy: a default stream");
+    if (status == WEIR_OK) {
+        kill_handle(device->world, (uintptr_t)handle - SIM_FIRST_HANDLE);
+        s->destroyed = true;
+        if (!s->head) wr_sim_stream_free(s);
+    }
+    return wr_sim_leave(d, status);
+}
+
+/* Only reads: not counted, and never made to fail. */
+weir_status wr_sim_op_stream_identify(struct wr_device *d, weir_stream handle, struct wr_stream_info *out)
+{
+    struct sim_device *device = sim_device_of(d);
+    struct sim_stream *s = NULL;
+    wr_locks_assert_none();
+    pthread_mutex_lock(&device->world->mutex);
+    weir_status status = wr_sim_stream_find(device, handle, "stream_identify", &s);
+    if (status == WEIR_OK)
+        *out = (struct wr_stream_info){.id = s->capturing ? 0 : s->id, .capturing = s->capturing};
+    return wr_sim_leave(d, status);
+}
+
+/* ---- marks ------------------------------------------------------------------------------------------- */
+
+static struct sim_mark *new_mark(void)
+{
+    struct sim_mark *m = wr_sim_alloc(NULL, sizeof *m);
+    *m = (struct sim_mark){.refs = 1};
+    return m;
+}
+
+void wr_sim_mark_drop(struct sim_mark *m)
+{
+    assert(m->refs);
+    if (--m->refs) return;
+    free(m->clock.times);
+    free(m);
+}
+
+/* Queues an op that is one more thing for the mark to wait for, or (WAIT) waits for the mark. */
+static void queue_mark_op(struct sim_stream *s, enum sim_op_kind kind, struct sim_mark *m)
+{
+    struct sim_op *op = wr_sim_engine_op(s, kind, kind == SIM_MARK ? "record" : "wait", 0);
+    op->mark = m;
+    m->refs++;
+    if (kind == SIM_MARK) m->pending++;
+    wr_sim_engine_queue(op);
+}
+
+struct sim_mark *wr_sim_stream_mark(struct sim_stream *s)
+{
+    struct sim_mark *m = new_mark();
+    wr_sim_oracle_mark(s, m);
+    queue_mark_op(s, SIM_MARK, m);
+    return m;
+}
+
+/* A mark behind all that is queued on the device. Idle streams have nothing to pass, but a past to be ordered
+ * after, and so have those that are gone. */
+static struct sim_mark *mark_device(struct sim_device *d)
+{
+    struct wr_sim *w = d->world;
+    struct sim_mark *m = new_mark();
+    m->done_ns = wr_sim_engine_now(w);
+    wr_sim_oracle_join(&m->clock, &d->past);
+    for (size_t i = 0; i < w->n_streams; i++) {
+        struct sim_stream *s = w->streams[i];
+        if (s->device != d) continue;
+        wr_sim_oracle_mark(s, m);
+        /* INVARIANT: the stream is busy, so the op does not run at once, and streams stay as they are. */
+        if (s->head) queue_mark_op(s, SIM_MARK, m);
+        assert(w->streams[i] == s);
+    }
+    return m;
+}
+
+/* ---- events ------------------------------------------------------------------------------------------ */
+
+static weir_status find_event(struct wr_sim *w, wr_event handle, const char *op, struct sim_event **out)
+{
+    uintptr_t h = (uintptr_t)handle;
+    struct sim_event *e = h >= 1 && h <= w->n_events ? w->events[h - 1] : NULL;
+    if (!e) return refuse_dead(w, op, "event", h);
+    *out = e;
+    return WEIR_OK;
+}
+
+weir_status wr_sim_op_event_create(struct wr_device *d, wr_event *out)
+{
+    weir_status s = wr_sim_enter(d, "event_create");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_event *e = wr_sim_alloc(NULL, sizeof *e);
+    *e = (struct sim_event){.device = sim_device_of(d)};
+    w->events = wr_sim_grow(w->events, w->n_events, &w->events_capacity, sizeof(void *));
+    w->events[w->n_events++] = e;
+    w->counts.events_created++;
+    *out = (wr_event)(uintptr_t)w->n_events;
+    return wr_sim_leave(d, WEIR_OK);
+}
+
+static void set_latest(struct sim_event *e, struct sim_mark *m)
+{
+    if (e->latest) wr_sim_mark_drop(e->latest);
+    e->latest = m;
+}
+
+weir_status wr_sim_op_event_destroy(struct wr_device *d, wr_event handle)
+{
+    weir_status s = wr_sim_enter(d, "event_destroy");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_event *e = NULL;
+    s = find_event(w, handle, "event_destroy", &e);
+    if (s == WEIR_OK) {
+        set_latest(e, NULL);
+        w->events[(uintptr_t)handle - 1] = NULL;
+        free(e);
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_event_record(struct wr_device *d, wr_event handle, weir_stream stream)
+{
+    weir_status status = wr_sim_enter(d, "event_record");
+    if (status != WEIR_OK) return status;
+    struct sim_device *device = sim_device_of(d);
+    struct sim_event *e = NULL;
+    struct sim_stream *s = NULL;
+    status = find_event(device->world, handle, "event_record", &e);
+    if (status == WEIR_OK) status = wr_sim_stream_find_free(device, stream, "event_record", &s);
+    if (status == WEIR_OK && s->device != e->device)
+        status = wr_fail(WEIR_INVALID_ARGUMENT, "event_record: event and stream are of different devices");
+    if (status == WEIR_OK) {
+        set_latest(e, wr_sim_stream_mark(s));
+        device->world->counts.events_recorded++;
+    }
+    return wr_sim_leave(d, status);
+}
+
+/* Is a capture going on that the op would break: of the device, or begun by this very thread? */
+static bool is_captured(struct wr_sim *w, const struct sim_device *d, uint64_t thread)
+{
+    for (size_t i = 0; i < w->n_streams; i++) {
+        const struct sim_stream *s = w->streams[i];
+        if (s->capturing && s->device == d && (!thread || s->capturing_thread == thread)) return true;
+    }
+    return false;
+}
+
+static weir_status refuse_captured(struct wr_sim *w, const char *op)
+{
+    w->counts.captures_broken++;
+    return wr_fail(WEIR_CAPTURING, "%s: not while a stream is capturing; the capture is broken", op);
+}
+
+weir_status wr_sim_op_event_record_context(struct wr_device *d, wr_event handle)
+{
+    weir_status s = wr_sim_enter(d, "event_record_context");
+    if (s != WEIR_OK) return s;
+    struct sim_device *device = sim_device_of(d);
+    struct sim_event *e = NULL;
+    s = find_event(device->world, handle, "event_record_context", &e);
+    if (s == WEIR_OK && e->device != device)
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "event_record_context: the event is of another device");
+    if (s == WEIR_OK && is_captured(device->world, device, 0))
+        s = refuse_captured(device->world, "event_record_context");
+    if (s == WEIR_OK) {
+        set_latest(e, mark_device(device));
+        device->world->counts.events_recorded++;
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_event_query(struct wr_device *d, wr_event handle, bool *done)
+{
+    weir_status s = wr_sim_enter(d, "event_query");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_event *e = NULL;
+    wr_sim_engine_shuffle(w);
+    s = find_event(w, handle, "event_query", &e);
+    if (s == WEIR_OK && is_captured(w, e->device, wr_sim_thread())) s = refuse_captured(w, "event_query");
+    if (s == WEIR_OK) {
+        *done = !e->latest || e->latest->pending == 0;
+        if (*done && e->latest) wr_sim_oracle_seen(w, e->latest);
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_stream_wait(struct wr_device *d, weir_stream stream, wr_event handle)
+{
+    weir_status status = wr_sim_enter(d, "stream_wait");
+    if (status != WEIR_OK) return status;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_event *e = NULL;
+    struct sim_stream *s = NULL;
+    status = wr_sim_stream_find_free(sim_device_of(d), stream, "stream_wait", &s);
+    if (status == WEIR_OK) status = find_event(w, handle, "stream_wait", &e);
+    if (status == WEIR_OK && e->latest) {
+        w->counts.stream_waits++;
+        wr_sim_oracle_wait(s, e->latest);
+        if (e->latest->pending) queue_mark_op(s, SIM_WAIT, e->latest);
+    }
+    return wr_sim_leave(d, status);
+}
+
+weir_status wr_sim_op_stream_sync(struct wr_device *d, weir_stream stream)
+{
+    weir_status status = wr_sim_enter(d, "stream_sync");
+    if (status != WEIR_OK) return status;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_stream *s = NULL;
+    status = wr_sim_stream_find_free(sim_device_of(d), stream, "stream_sync", &s);
+    if (status == WEIR_OK) {
+        w->counts.host_syncs++;
+        wr_sim_stream_sync(s);
+    }
+    return wr_sim_leave(d, status);
+}
+
+void wr_sim_stream_sync(struct sim_stream *s)
+{
+    struct wr_sim *w = s->device->world;
+    struct sim_mark *m = wr_sim_stream_mark(s);
+    wr_sim_engine_wait(w, m);
+    wr_sim_oracle_seen(w, m);
+    wr_sim_mark_drop(m);
+}
+
+void wr_sim_set_capturing(struct wr_device *d, weir_stream handle, bool on)
+{
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_stream *s = NULL;
+    pthread_mutex_lock(&w->mutex);
+    if (wr_sim_stream_find(sim_device_of(d), handle, "set_capturing", &s) == WEIR_OK) {
+        s->capturing = on;
+        s->capturing_thread = wr_sim_thread();
+    }
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------- */
+
+static void drop_queue(struct sim_stream *s)
+{
+    while (s->head) {
+        struct sim_op *op = s->head;
+        s->head = op->next;
+        wr_sim_engine_op_free(op);
+    }
+}
+
+void wr_sim_stream_end(struct wr_sim *w)
+{
+    for (size_t i = 0; i < w->n_events; i++) {
+        if (!w->events[i]) continue;
+        set_latest(w->events[i], NULL);
+        free(w->events[i]);
+    }
+    for (size_t i = 0; i < w->n_streams; i++)
+        drop_queue(w->streams[i]);
+    while (w->n_streams)
+        wr_sim_stream_free(w->streams[0]);
+    free(w->events);
+    free(w->streams);
+    free(w->stream_handles);
+    free(w->dead_handles);
+}

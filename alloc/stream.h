@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A stream's heap: the memory that one stream may use at once, and what it has lent and not got back. See
+ * stream.c.
+ */
+#ifndef WR_STREAM_H
+#define WR_STREAM_H
+
+#include "fence.h"
+#include "range.h"
+
+/* One declared use of a block by another stream: over when fence has passed stamp. */
+struct wr_block_use {
+    struct wr_fence *fence;
+    uint64_t stamp;
+    uint32_t next; /* index into heap->uses; 0 ends. A spare: the next spare */
+};
+
+/* Pending blocks that wait, first of all, for one fence. */
+struct wr_pending {
+    struct wr_fence *fence;
+    uint64_t looked_at;       /* fence->done when the list was last gone through */
+    uint64_t greatest_stamp;  /* what a tick must cover for all of them to leave */
+    uint32_t first[WR_KINDS]; /* nodes, chained by bin_next */
+};
+
+/* The front cache: freed blocks of one exact size, last in first out. Real programs use 9 to 93 sizes, and
+ * half to nearly all of their allocations hit one that was freed before. */
+struct wr_front {
+    uint32_t units;
+    uint32_t first; /* node, chained by bin_next; 0: none, and the entry is free for another size */
+};
+
+enum { WR_FRONTS = 256 };
+
+struct wr_heap_counts {
+    uint64_t live_units, pending_units, front_units, peak_live_units;
+    uint64_t live_blocks, pending_blocks;
+    uint64_t allocs, slow_allocs, frees, touches;
+};
+
+struct wr_heap {
+    struct wr_fence fence; /* first: a fence finds its heap */
+    struct wr_latch lock;  /* guards all below */
+    const void *pool;      /* NULL while the heap serves no stream */
+    uint64_t id;           /* the stream's (cuStreamGetId) */
+    uint32_t index;        /* in its pool */
+    uint32_t users;        /* threads in a slow path with this heap */
+    bool retired;
+    uint64_t last_stamp;                                 /* the latest given to a free piece */
+    uint64_t unfenced_units, unfenced_frees, tick_units; /* see wr_stream_wants_tick */
+    struct wr_range range[WR_KINDS];
+    struct wr_table blocks; /* start unit -> node of a block that is live or in the front cache */
+    struct wr_front fronts[WR_FRONTS];
+    struct wr_block_use *uses;
+    uint32_t n_uses, uses_capacity, spare_use;
+    struct wr_pending *pending;
+    uint32_t n_pending, pending_capacity;
+    struct wr_heap_counts counts;
+    struct wr_heap *next_spare;
+};
+
+/* A heap begins with a stream and ends empty. The struct itself is never freed: see pool.c. */
+void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t index, uint64_t tick_units);
+void wr_stream_close(struct wr_heap *h);
+
+/* ---- under h->lock ----------------------------------------------------------------------------------- */
+
+/* *start is the block's first unit. NOT_YET: no free piece is large enough. NO_HOST_MEMORY. */
+weir_status wr_stream_alloc(struct wr_heap *h, uint32_t units, uint32_t *start);
+
+/* The live block at `start` was freed by the stream of `by`. INVALID_POINTER: none starts there.
+ * NO_HOST_MEMORY: nothing changed. */
+weir_status wr_stream_free(struct wr_heap *h, enum wr_kind kind, uint32_t start, struct wr_fence *by);
+
+/* The live block at `start` is used by the stream of `by` up to `stamp`. Errors as above. */
+weir_status wr_stream_use(
+    struct wr_heap *h, uint32_t start, enum wr_kind kind, struct wr_fence *by, uint64_t stamp);
+
+/* Enough was freed since the last tick that its own event is worth it: blocks freed long ago should not have
+ * to wait for what the stream was given later. True once; the caller ticks, off the lock. */
+bool wr_stream_wants_tick(struct wr_heap *h);
+
+/* Empties the front cache into the ranges, where blocks join. True if there was any. */
+bool wr_stream_flush(struct wr_heap *h);
+
+/* Lets pending blocks go whose users have passed, as far as their fences are known. True if any left. */
+bool wr_stream_reap(struct wr_heap *h);
+
+/* A run of whole pages inside a free piece. */
+struct wr_page_run {
+    uint32_t first, n;
+    uint64_t stamp;
+    uint32_t piece, next_piece; /* where the walk stands; zeroed to begin with */
+};
+
+/* The next run; false: no more. With `passed_only`, only what has passed on the stream, and may serve any
+ * other; else what may serve this stream alone. Between two calls nothing but wr_stream_cut_run may change
+ * the range. */
+bool wr_stream_next_run(
+    const struct wr_heap *h, enum wr_kind kind, bool passed_only, struct wr_page_run *run);
+
+/* Takes the run's first `n` pages out of the range. NO_HOST_MEMORY: nothing changed. */
+weir_status wr_stream_cut_run(
+    struct wr_heap *h, enum wr_kind kind, const struct wr_page_run *run, uint32_t n);
+
+/* Does any free piece hold a whole page? (The front cache is flushed before.) */
+bool wr_stream_has_pages(const struct wr_heap *h);
+
+/* No block, no page, nothing pending. */
+bool wr_stream_is_empty(const struct wr_heap *h);
+
+void wr_stream_check(const struct wr_heap *h); /* all invariants; aborts with the broken one's text */
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * weir: GPU memory and transfers that do not wait for compute.
+ *
+ * CONVENTIONS, written once
+ *   Status     Every call that can fail returns weir_status; WEIR_OK is 0. Outputs are written only on
+ * WEIR_OK. weir_error_text() says, for the calling thread, what the last failed call would have needed. Units
+ * Sizes in bytes, times in nanoseconds. A timeout of 0 tries once, -1 waits without end. Options    Structs
+ * start with struct_size = sizeof(the struct); zero in any other field means its default. Threads    Every
+ * call may be made from any thread at any time, unless it says otherwise. Waiting    No call here waits for
+ * the GPU, and none makes a stream wait. No lock of weir is held during a driver call. The caller's current
+ * CUDA context is the same after each call, errors included. Handles    A closed pool's handle stays valid to
+ * pass: calls on it return WEIR_CLOSED.
+ */
+#ifndef WEIR_H
+#define WEIR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define WEIR_API __attribute__((visibility("default")))
+#else
+#define WEIR_API
+#endif
+
+#define WEIR_VERSION_MAJOR 0
+#define WEIR_VERSION_MINOR 1
+#define WEIR_VERSION_PATCH 0
+
+/* name, what it means to the caller */
+#define WEIR_STATUS_MAP(X)                                                                                   \
+    X(OK, "success")                                                                                         \
+    X(INVALID_ARGUMENT, "an argument is outside its documented range")                                       \
+    X(INVALID_POINTER, "not the start of a live block of this pool: wild, interior, freed, or of another")   \
+    X(TOO_LARGE, "larger than the limit: can never succeed here")                                            \
+    X(OUT_OF_MEMORY, "no memory, and none will come back by itself")                                         \
+    X(NOT_YET, "would fit once pending frees have passed on the GPU")                                        \
+    X(WOULD_BLOCK, "not now: the call was asked not to wait")                                                \
+    X(TIMEOUT, "the deadline passed first")                                                                  \
+    X(CLOSED, "the pool or queue is closed")                                                                 \
+    X(STALE_HANDLE, "the item was committed, aborted or released before")                                    \
+    X(CAPTURING, "the stream is capturing a graph, where this call is not possible")                         \
+    X(NO_DRIVER, "no CUDA driver (libcuda.so.1) on this machine")                                            \
+    X(DRIVER_TOO_OLD, "the CUDA driver lacks a function that weir needs")                                    \
+    X(NO_DEVICE, "no device of that number or name")                                                         \
+    X(DRIVER_ERROR, "the driver refused; weir_error_text() has its own code")                                \
+    X(CONTEXT_LOST, "the device's context is gone or in a sticky error state")                               \
+    X(NO_HOST_MEMORY, "the host has no memory left")
+
+typedef enum weir_status {
+#define WEIR_STATUS_ENUM(name, text) WEIR_##name,
+    WEIR_STATUS_MAP(WEIR_STATUS_ENUM)
+#undef WEIR_STATUS_ENUM
+        WEIR_STATUS_COUNT
+} weir_status;
+
+/* "WEIR_NOT_YET"; the one-line meaning; both static strings, "unknown" for a number that is no status. */
+WEIR_API const char *weir_status_name(weir_status s);
+WEIR_API const char *weir_status_text(weir_status s);
+
+/* What the last failed call of this thread would have needed, in words. Valid until the thread's next failing
+ * call; "" before the first. */
+WEIR_API const char *weir_error_text(void);
+
+WEIR_API const char *weir_version(void); /* "0.1.0" */
+
+typedef uint64_t weir_dptr; /* a device address, a CUdeviceptr */
+
+/* A CUstream. NULL and CU_STREAM_LEGACY are the legacy default stream, CU_STREAM_PER_THREAD means the calling
+ * thread's own (CUDA driver API, "Stream synchronization behavior"). */
+typedef void *weir_stream;
+
+/* For weir_host_free alone: no stream ever used the block. */
+#define WEIR_NO_STREAM ((weir_stream)(intptr_t)-1)
+
+typedef struct weir_pool weir_pool;
+
+/* ---- pools ------------------------------------------------------------------------------------------- */
+
+typedef struct weir_pool_options {
+    size_t struct_size;
+    int device;              /* ordinal, as CUDA counts them */
+    const char *device_kind; /* NULL: $WEIR_DEVICE, else "cuda". "cuda", or "sim[:PROFILE]", see README */
+    size_t limit_bytes;      /* reserved never exceeds it. 0: the device's total memory */
+    size_t grow_bytes;       /* least growth, rounded up to 2 MiB. 0: 32 MiB */
+} weir_pool_options;
+
+/* Opens a pool on a device. Reserves address space, no memory. A real device is never replaced by a simulated
+ * one in silence: with no driver this returns WEIR_NO_DRIVER. NULL options are all defaults.
+ * Errors: INVALID_ARGUMENT, NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR, NO_HOST_MEMORY. */
+WEIR_API weir_status weir_pool_open(const weir_pool_options *options, weir_pool **out);
+
+/* Closes: no more allocs; frees of blocks still live are accepted. OK when all memory has gone back to the
+ * driver; NOT_YET when live or pending blocks still hold some. Then the last free, or another close, finishes
+ * it. Never waits. Errors: INVALID_ARGUMENT, CLOSED (finished before). */
+WEIR_API weir_status weir_pool_close(weir_pool *pool);
+
+/* Allocates `bytes`, 512-byte aligned, for use on `stream` in stream order: work queued on that stream from
+ * now on may use the block at once, other streams after joining it as CUDA asks. 0 bytes give OK and address
+ * 0. A warm hit takes one lock, and of the driver only reads the stream's id and capture state. Errors:
+ * OUT_OF_MEMORY; NOT_YET (retry once the work named in weir_error_text() has passed); TOO_LARGE; CAPTURING;
+ * CLOSED; INVALID_ARGUMENT; DRIVER_ERROR, CONTEXT_LOST, NO_HOST_MEMORY. */
+WEIR_API weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream stream, weir_dptr *out);
+
+/* Declares that the work queued on `stream` so far uses the block too. The block is not reused before that
+ * work has passed; work queued later on that stream does not hold it back. `flags` must be 0. Costs one event
+ * record on the stream. Errors: INVALID_POINTER, INVALID_ARGUMENT, CLOSED, CAPTURING. */
+WEIR_API weir_status weir_touch(weir_pool *pool, weir_dptr block, weir_stream stream, unsigned flags);
+
+/* Frees. `stream` is the block's home (where it was allocated) or its last user: all uses not declared by
+ * touch must be ordered before this point of `stream`. Freed on its home stream and used by no other, the
+ * block is at once reusable there; else when every stream that used it has passed. Address 0 is a no-op. Two
+ * threads racing to free one block: one gets INVALID_POINTER. Errors: INVALID_POINTER (nothing changed),
+ * INVALID_ARGUMENT, CLOSED (the pool is gone, and so is the block). */
+WEIR_API weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream);
+
+/* Announces that `stream` will be destroyed: its last fence is taken, its handle not used again, and its free
+ * memory serves other streams once passed. Call it before cuStreamDestroy. Unknown streams are fine.
+ * Errors: INVALID_ARGUMENT, CLOSED, CAPTURING. */
+WEIR_API weir_status weir_stream_retire(weir_pool *pool, weir_stream stream);
+
+/* Gives finished, idle memory back to the driver until at most `keep_bytes` stay reserved, or no more is
+ * idle. *freed_bytes (may be NULL) is what went back. Never waits: what the GPU still uses stays. Errors:
+ * INVALID_ARGUMENT, CLOSED. */
+WEIR_API weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed_bytes);
+
+/* INVARIANT: live + pending + cached + idle == reserved, all in bytes of device memory. */
+typedef struct weir_stats {
+    size_t struct_size;
+    uint64_t live_bytes;     /* in the caller's hands, rounded to 512 */
+    uint64_t pending_bytes;  /* freed, waiting for another stream to pass */
+    uint64_t cached_bytes;   /* free in a stream's heap */
+    uint64_t idle_bytes;     /* mapped, owned by no stream */
+    uint64_t reserved_bytes; /* taken from the driver */
+    uint64_t peak_live_bytes, peak_reserved_bytes;
+    uint64_t limit_bytes;
+    uint64_t live_blocks, pending_blocks;
+    uint64_t streams; /* with a heap now */
+    uint64_t allocs, frees, touches;
+    uint64_t slow_allocs;  /* allocs that the stream's own heap could not serve at once */
+    uint64_t grows, trims; /* segments mapped, unmapped */
+    uint64_t ticks;        /* events recorded */
+    uint64_t host_waits;   /* times a call waited for the GPU: 0, always */
+    uint64_t stream_waits; /* waits put on a stream by the allocator: 0, always */
+    uint64_t pinned_bytes; /* pinned host memory taken from the system, all pools of the device */
+    uint64_t pinned_live_bytes, pinned_pending_bytes;
+} weir_stats;
+
+/* Fills *out up to out->struct_size bytes. A moment's picture: each stream is read under its own lock.
+ * Errors: INVALID_ARGUMENT, CLOSED. */
+WEIR_API weir_status weir_pool_stats(weir_pool *pool, weir_stats *out);
+
+/* Walks every structure of the pool and compares the counters; for tests and debugging, takes all locks.
+ * Errors: INVALID_ARGUMENT, CLOSED; DRIVER_ERROR never. A broken invariant aborts with its name. */
+WEIR_API weir_status weir_pool_check(weir_pool *pool);
+
+/* ---- pinned host memory ------------------------------------------------------------------------------ */
+
+/* Allocates page-locked host memory that every device of the process can read and write, 64-byte aligned.
+ * Growth registers new memory with the driver (milliseconds per 64 MiB, never behind a kernel); reuse makes
+ * no driver call. Memory is never unregistered: cuMemHostUnregister waits for every running kernel. 0 bytes
+ * give OK and NULL. Errors: NO_HOST_MEMORY, TOO_LARGE, INVALID_ARGUMENT, CLOSED, DRIVER_ERROR. */
+WEIR_API weir_status weir_host_alloc(weir_pool *pool, size_t bytes, void **out);
+
+/* Frees it once `stream` has passed all that is queued on it now; WEIR_NO_STREAM: at once. NULL is a no-op.
+ * Errors: INVALID_POINTER (not the start of a live block), INVALID_ARGUMENT, CLOSED. */
+WEIR_API weir_status weir_host_free(weir_pool *pool, void *host, weir_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

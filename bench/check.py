@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints each target of bench/targets.tsv beside the latest value measured, and beside its peers of the same run.
+
+Only results of a real device count towards a target; a figure that only a simulated device has yet is shown as such.
+Exits 1 where a measured target is missed.
+"""
+import json
+import operator
+import pathlib
+import sys
+
+BENCH = pathlib.Path(__file__).resolve().parent
+RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+
+
+def read_targets():
+    for line in (BENCH / "targets.tsv").read_text().splitlines():
+        if line and not line.startswith("#"):
+            figure, relation, bound = line.split("\t")[:3]
+            yield figure, relation, float(bound)
+
+
+def read_results():
+    results = []
+    for file in sorted((BENCH / "results").glob("*.jsonl")):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            try:
+                results.append(json.loads(line))
+            except ValueError as error:
+                sys.exit(f"{file}:{number}: {error}")
+    return results
+
+
+def is_simulated(result):
+    return result["device"].startswith("sim:")
+
+
+def latest(results):
+    """The last one by date; of one date, the last written. Real devices before simulated ones."""
+    return max(reversed(results), key=lambda r: (not is_simulated(r), r["date"]), default=None)
+
+
+def value_text(result):
+    return f"{result['value']:.4g} {result['unit']}".rstrip()
+
+
+def peers_of(mine, results):
+    """By name, the latest result of each other subject for this figure on the same device."""
+    names = sorted({r["subject"] for r in results} - {"weir"})
+    same = [r for r in results if r["device"] == mine["device"]]
+    found = [latest([r for r in same if r["subject"] == name]) for name in names]
+    return ", ".join(f"{r['subject']} {value_text(r)}" for r in found if r)
+
+
+def row_of(figure, relation, bound, results):
+    results = [r for r in results if r["figure"] == figure]
+    mine = latest([r for r in results if r["subject"] == "weir"])
+    target = f"{relation} {bound:g}"
+    if mine is None:
+        return [figure, target, "-", "not measured", "", ""]
+    verdict = "met" if RELATIONS[relation](mine["value"], bound) else "missed"
+    if is_simulated(mine):
+        verdict = "simulated"
+    where = f"{mine['device']}, {mine['date']}, {mine['commit']}"
+    return [figure, target, value_text(mine), verdict, peers_of(mine, results), where]
+
+
+def main():
+    results = read_results()
+    rows = [["figure", "target", "latest", "verdict", "peers", "where"]]
+    rows += [row_of(*target, results) for target in read_targets()]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    return any(row[3] == "missed" for row in rows)
+
+
+sys.exit(main())

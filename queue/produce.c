@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The producers' side: credits, reserve, commit, abort, push. See queue.h.
+ */
+#include "queue.h"
+
+#include <stdlib.h>
+
+enum { SPANS_FEW = 64 };
+
+/* ---- giving back (under the lock) -------------------------------------------------------------------- */
+
+static void give_staging(weir_queue *q, struct wr_place *p)
+{
+    if (p->staging) wr_slots_give(&q->pinned, p->staging);
+    p->staging = NULL;
+    wr_line_wake(q->producers); /* even with a copy to come: there is something to poll now */
+}
+
+/* An item that consumers will not see. */
+static void drop_undelivered(weir_queue *q, struct wr_place *p)
+{
+    wr_queue_remove(q, p);
+    give_staging(q, p);
+    wr_queue_give_slot(q, p);
+    wr_line_wake(q->consumers); /* the next item may be READY, or this was the last of a closed queue */
+}
+
+/* ---- asking the GPU (LOCK: held, given up for each question) ----------------------------------------- */
+
+static void poll_copies(weir_queue *q)
+{
+    uint64_t newest = q->newest_copy;
+    wr_lock_give(&q->lock);
+    wr_copy_poll(&q->copier, newest);
+    wr_lock_take(&q->lock);
+}
+
+static void poll_readers(weir_queue *q)
+{
+    const struct wr_fence *last = NULL;
+    for (unsigned i = 0; i < q->slots.n; i++) {
+        struct wr_fence *f = wr_slots_pending(&q->slots.at[i]);
+        if (!f || f == last) continue;
+        last = f;
+        wr_lock_give(&q->lock);
+        wr_fence_poll(f);
+        wr_lock_take(&q->lock);
+    }
+}
+
+/* ---- credits (under the lock) ------------------------------------------------------------------------ */
+
+/* What an item needs: device bytes, and of those how many go through pinned memory. */
+struct need {
+    size_t bytes, staged;
+};
+
+/* LOCK: held, given up while memory of other slots goes back to the pool. Choices stay valid meanwhile: only
+ * the caller, at the head of the line, takes slots. */
+static struct wr_slots_choice choose_slot(weir_queue *q, struct wr_slots *s, size_t bytes)
+{
+    struct wr_slots_choice c = wr_slots_choose(s, bytes);
+    while (c.what == WR_SLOTS_EVICT) {
+        wr_slots_take(s, c.slot, 0);
+        wr_lock_give(&q->lock);
+        (void)wr_slots_settle(s, c.slot); /* it only drops: no failure */
+        wr_lock_take(&q->lock);
+        wr_slots_give(s, c.slot);
+        c = wr_slots_choose(s, bytes);
+    }
+    return c;
+}
+
+/* What a place would be made of. */
+struct offer {
+    struct wr_slots_choice slot, staging;
+};
+
+/* What the head of the line lacks. INVARIANT: since that was looked at the lock was not given up, so that no
+ * wake-up is lost before the sleep. */
+static enum wr_cause look(weir_queue *q, const struct need *need, struct offer *o)
+{
+    *o = (struct offer){.slot = choose_slot(q, &q->slots, need->bytes)};
+    if (o->slot.what == WR_SLOTS_WAIT) return WR_CAUSE_SLOT;
+    if (need->staged > 0) o->staging = choose_slot(q, &q->pinned, need->staged);
+    return need->staged > 0 && o->staging.what == WR_SLOTS_WAIT ? WR_CAUSE_PINNED : WR_CAUSE_NOTHING;
+}
+
+static struct wr_place *take_place(weir_queue *q, size_t bytes, const struct offer *o)
+{
+    wr_slots_take(&q->slots, o->slot.slot, o->slot.capacity);
+    if (o->staging.slot) wr_slots_take(&q->pinned, o->staging.slot, o->staging.capacity);
+    struct wr_place *p = &q->places[o->slot.slot - q->slots.at];
+    assert(p->state == WR_PLACE_FREE);
+    *p = (struct wr_place){.state = WR_PLACE_BUSY,
+        .ticket = ++q->n_tickets,
+        .bytes = bytes,
+        .slot = o->slot.slot,
+        .staging = o->staging.slot};
+    wr_queue_insert(q, p);
+    return p;
+}
+
+/* At the head of the line. Where the GPU may have brought something back it is asked, once, before we sleep,
+ * give up or take a slot that still drains. Lacking something *out stays NULL, and *polls says whether it is
+ * the GPU that may bring it. */
+static enum wr_cause try_place(weir_queue *q, const struct need *need, struct wr_place **out, bool *polls)
+{
+    struct offer o;
+    enum wr_cause lacks = look(q, need, &o);
+    if (o.slot.draining || o.staging.draining) {
+        if (o.staging.draining) poll_copies(q);
+        if (o.slot.draining) poll_readers(q);
+        lacks = look(q, need, &o);
+    }
+    *polls = o.slot.draining || o.staging.draining;
+    if (lacks == WR_CAUSE_NOTHING && !q->closed) *out = take_place(q, need->bytes, &o);
+    return lacks;
+}
+
+static weir_status await_place(
+    weir_queue *q, const struct need *need, int64_t timeout_ns, struct wr_place **out)
+{
+    struct wr_waiter me;
+    wr_line_join(&q->producers, &me, q->device, timeout_ns);
+    weir_status s = WEIR_OK;
+    for (*out = NULL; s == WEIR_OK;) {
+        enum wr_cause lacks = q->producers->cause ? q->producers->cause : WR_CAUSE_SLOT;
+        bool polls = false;
+        if (!q->closed && q->producers == &me) lacks = try_place(q, need, out, &polls);
+        if (*out) break;
+        s = q->closed ? wr_fail(WEIR_CLOSED, "the queue is closed") : wr_queue_doze(q, &me, lacks, polls);
+    }
+    wr_queue_leave_line(q, &q->producers, &me);
+    return s;
+}
+
+/* Takes a place, and memory for it. The place is BUSY. LOCK: held, given up meanwhile. */
+static weir_status reserve(weir_queue *q, const struct need *need, int64_t timeout_ns, struct wr_place **out)
+{
+    if (need->bytes > q->item_bytes)
+        return wr_fail(
+            WEIR_TOO_LARGE, "an item of %zu bytes in a queue opened for %zu", need->bytes, q->item_bytes);
+    struct wr_place *p;
+    weir_status s = await_place(q, need, timeout_ns, &p);
+    if (s != WEIR_OK) return s;
+    wr_lock_give(&q->lock);
+    s = wr_slots_settle(&q->slots, p->slot);
+    if (s == WEIR_OK && p->staging) s = wr_slots_settle(&q->pinned, p->staging);
+    wr_lock_take(&q->lock);
+    if (s == WEIR_OK && q->destroyed) s = wr_fail(WEIR_CLOSED, "the queue was destroyed meanwhile");
+    if (s == WEIR_OK)
+        *out = p;
+    else
+        drop_undelivered(q, p);
+    return s;
+}
+
+/* ---- producers --------------------------------------------------------------------------------------- */
+
+/* BUSY becomes READY, or the item is dropped. LOCK: held, given up meanwhile. */
+static weir_status fill(weir_queue *q, struct wr_place *p, const struct wr_gather *g, struct wr_mark *mark)
+{
+    struct wr_copy_tally t = {0};
+    wr_lock_give(&q->lock);
+    weir_status s = wr_copy_start(&q->copier, p->slot, p->staging, g, mark, &t);
+    wr_lock_take(&q->lock);
+    q->newest_copy = wr_max(q->newest_copy, mark->number);
+    q->stats.copies += t.copies;
+    q->stats.bytes_copied += t.bytes;
+    q->stats.stream_waits_slot += t.reader_waits;
+    if (p->staging) {
+        weir_status added = wr_slots_add_mark(p->staging, *mark);
+        assert(added == WEIR_OK); /* its marks are all of one stream */
+        (void)added;
+    }
+    if (s != WEIR_OK) { /* the slot keeps the marks of its readers */
+        q->stats.items_aborted++;
+        drop_undelivered(q, p);
+        return s;
+    }
+    give_staging(q, p);
+    p->slot->n_marks = 0; /* they come before the copy now */
+    p->copied = *mark;
+    p->state = WR_PLACE_READY;
+    q->stats.items_pushed++;
+    wr_line_wake(q->consumers);
+    return WEIR_OK;
+}
+
+weir_status weir_queue_reserve(weir_queue *q, size_t bytes, int64_t timeout_ns, weir_item *item)
+{
+    if (!item || bytes == 0) return wr_fail(WEIR_INVALID_ARGUMENT, "no item to fill, or an item of 0 bytes");
+    weir_status s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    struct wr_place *p;
+    s = reserve(q, &(struct need){bytes, bytes}, timeout_ns, &p);
+    if (s == WEIR_OK) {
+        p->state = WR_PLACE_FILLING;
+        *item =
+            (weir_item){.ticket = p->ticket, .bytes = bytes, .host = (void *)(uintptr_t)p->staging->address};
+    }
+    return wr_queue_leave(q, s);
+}
+
+weir_status weir_queue_commit(weir_queue *q, weir_item *item)
+{
+    if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    weir_status s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_FILLING);
+    if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "being filled"));
+    p->state = WR_PLACE_BUSY;
+    weir_span whole = {(void *)(uintptr_t)p->staging->address, p->bytes};
+    struct wr_mark mark;
+    s = fill(q, p, &(struct wr_gather){.spans = &whole, .n_spans = 1}, &mark);
+    item->host = NULL; /* the place has changed hands, whatever the status */
+    return wr_queue_leave(q, s);
+}
+
+weir_status weir_queue_abort(weir_queue *q, weir_item *item)
+{
+    if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    weir_status s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_FILLING);
+    if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "being filled"));
+    q->stats.items_aborted++;
+    drop_undelivered(q, p);
+    item->host = NULL;
+    return wr_queue_leave(q, WEIR_OK);
+}
+
+/* ---- push -------------------------------------------------------------------------------------------- */
+
+static weir_status sum_spans(const weir_span *spans, size_t n_spans, size_t *out)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < n_spans; i++) {
+        if (!spans[i].host && spans[i].bytes > 0)
+            return wr_fail(WEIR_INVALID_ARGUMENT, "span %zu has %zu bytes at NULL", i, spans[i].bytes);
+        if (__builtin_add_overflow(sum, spans[i].bytes, &sum))
+            return wr_fail(WEIR_TOO_LARGE, "the spans' sizes add up to more than SIZE_MAX");
+    }
+    if (sum == 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the spans hold no byte");
+    *out = sum;
+    return WEIR_OK;
+}
+
+/* LOCK: held, given up meanwhile. */
+static weir_status push(weir_queue *q, const struct need *need, const struct wr_gather *g, unsigned flags,
+    int64_t timeout_ns, uint64_t *ticket)
+{
+    struct wr_place *p;
+    weir_status s = reserve(q, need, timeout_ns, &p);
+    if (s != WEIR_OK) return s;
+    uint64_t number = p->ticket;
+    struct wr_mark mark;
+    s = fill(q, p, g, &mark);
+    if (need->staged < need->bytes) wr_copy_lend(&q->lent, number, mark.number);
+    if (s != WEIR_OK) return s;
+    if (flags & WEIR_PUSH_BORROW) q->stats.staged_pageable_bytes += need->staged;
+    q->stats.borrowed_bytes += need->bytes - need->staged;
+    if (ticket) *ticket = number;
+    return WEIR_OK;
+}
+
+weir_status weir_queue_push(weir_queue *q, const weir_span *spans, size_t n_spans, unsigned flags,
+    int64_t timeout_ns, uint64_t *ticket)
+{
+    if (!spans || n_spans == 0 || (flags & ~(unsigned)WEIR_PUSH_BORROW))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "no spans, or unknown flags %#x", flags);
+    struct need need = {0};
+    weir_status s = sum_spans(spans, n_spans, &need.bytes);
+    if (s == WEIR_OK) s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    wr_lock_give(&q->lock);
+    unsigned char few[SPANS_FEW], *in_place = n_spans <= SPANS_FEW ? few : malloc(n_spans);
+    s = in_place ? wr_copy_sort(&q->copier, spans, n_spans, flags & WEIR_PUSH_BORROW, in_place, &need.staged)
+                 : wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a push of %zu spans", n_spans);
+    wr_lock_take(&q->lock);
+    struct wr_gather g = {.spans = spans, .n_spans = n_spans, .in_place = in_place};
+    if (s == WEIR_OK) s = push(q, &need, &g, flags, timeout_ns, ticket);
+    s = wr_queue_leave(q, s);
+    if (in_place != few) free(in_place);
+    return s;
+}
+
+weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t timeout_ns)
+{
+    weir_status s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    if (ticket > q->n_tickets)
+        return wr_queue_leave(
+            q, wr_fail(WEIR_INVALID_ARGUMENT, "ticket %llu was never given out", (unsigned long long)ticket));
+    uint64_t stamp = wr_copy_lent_until(&q->lent, ticket);
+    struct wr_waiter me;
+    wr_line_join(&q->lenders, &me, q->device, timeout_ns);
+    while (s == WEIR_OK) {
+        if (!wr_fence_passed(q->copier.fence, stamp)) poll_copies(q);
+        if (wr_fence_passed(q->copier.fence, stamp)) break;
+        s = q->destroyed ? wr_fail(WEIR_CLOSED, "the queue is destroyed")
+                         : wr_queue_doze(q, &me, WR_CAUSE_COPY, true);
+    }
+    wr_queue_leave_line(q, &q->lenders, &me);
+    return wr_queue_leave(q, s);
+}

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file includes only headers of its own or a lower layer, as the design's map says. Every file has a layer.
+
+    python3 tests/check_layers.py
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Lowest first. A name without an ending stands for the .c and the .h.
+LAYERS = [
+    "alloc/weir.h alloc/base",
+    "alloc/device alloc/device_cuda alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
+    " alloc/sim_memory alloc/sim_oracle alloc/sim_doze",
+    "alloc/size alloc/range alloc/table alloc/spans",
+    "alloc/fence alloc/pages",
+    "alloc/stream alloc/pinned",
+    "alloc/pool alloc/heaps alloc/ladder alloc/stats",
+    "alloc/weir.c",
+    "queue/weir_queue.h queue/line queue/slots queue/copy queue/queue queue/produce queue/consume",
+]
+
+
+def layer_of(path):
+    for names in (path, path.rsplit(".", 1)[0]):
+        for number, layer in enumerate(LAYERS):
+            if names in layer.split():
+                return number
+    return None
+
+
+def includes_of(file):
+    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read_text(), re.MULTILINE)
+
+
+def find_header(file, name):
+    """As the build does: beside the file, then in alloc/, then in queue/."""
+    for folder in (file.parent, ROOT / "alloc", ROOT / "queue"):
+        if (folder / name).is_file():
+            return (folder / name).relative_to(ROOT).as_posix()
+    return None
+
+
+def check(file):
+    path = file.relative_to(ROOT).as_posix()
+    own = layer_of(path)
+    if own is None:
+        return [f"{path}: has no layer in tests/check_layers.py"]
+    broken = []
+    for name in includes_of(file):
+        header = find_header(file, name)
+        layer = layer_of(header) if header else None
+        if layer is None:
+            broken.append(f"{path}: includes {name}, which is in no layer")
+        elif layer > own:
+            broken.append(f"{path}: includes {header}, of a higher layer")
+    return broken
+
+
+def main():
+    files = [f for folder in ("alloc", "queue") for f in sorted((ROOT / folder).glob("*.[ch]"))]
+    broken = [line for file in files for line in check(file)]
+    print("\n".join(broken) if broken else f"{len(files)} files keep to their layers")
+    return 1 if broken or not files else 0
+
+
+sys.exit(main())

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * weir on a real GPU: what the simulated device can't vouch for. Exits 77 where there is none.
+ */
+#include "cuda_driver.h"
+#include "harness.h"
+#include "kernels.h"
+#include "pool.h"
+#include "weir_queue.h"
+
+#include <dlfcn.h>
+
+#define MIB      ((size_t)1 << 20)
+#define SPIN_NS  (200 * UINT64_C(1000000))
+#define SOON_NS  (20 * UINT64_C(1000000)) /* far below the kernel's 200 ms; a host may be slow */
+#define OK(call) ok((call), #call)
+
+static struct wr_device *device;
+static weir_pool *pool;
+
+/* Entry points that only these tests need. */
+static struct {
+    __typeof__(cuCtxGetCurrent) *get_current;
+    __typeof__(cuCtxSetCurrent) *set_current;
+    __typeof__(cuStreamBeginCapture_v2) *begin_capture;
+    __typeof__(cuStreamEndCapture) *end_capture;
+    __typeof__(cuGraphDestroy) *graph_destroy;
+} cu;
+
+static void ok(weir_status s, const char *call)
+{
+    if (s != WEIR_OK) fail_msg("%s: %s: %s", call, weir_status_name(s), weir_error_text());
+}
+
+static int find_entry_points(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == NULL) return -1;
+    *(void **)&cu.get_current = dlsym(driver, "cuCtxGetCurrent");
+    *(void **)&cu.set_current = dlsym(driver, "cuCtxSetCurrent");
+    *(void **)&cu.begin_capture = dlsym(driver, "cuStreamBeginCapture_v2");
+    *(void **)&cu.end_capture = dlsym(driver, "cuStreamEndCapture");
+    *(void **)&cu.graph_destroy = dlsym(driver, "cuGraphDestroy");
+    return cu.get_current && cu.set_current && cu.begin_capture && cu.end_capture && cu.graph_destroy ? 0
+                                                                                                      : -1;
+}
+
+static int open_pool(void **state)
+{
+    (void)state;
+    weir_pool_options o = {.struct_size = sizeof o, .limit_bytes = 2048 * MIB};
+    OK(weir_pool_open(&o, &pool));
+    return 0;
+}
+
+/* Everything that ran has ended by now. */
+static int close_pool(void **state)
+{
+    (void)state;
+    weir_stats s = {.struct_size = sizeof s};
+    OK(weir_pool_check(pool));
+    OK(weir_pool_stats(pool, &s));
+    assert_int_equal(s.live_blocks, 0);
+    /* The last ticks are events like any other: the GPU takes its time to pass them. */
+    uint64_t start = device->ops->now_ns(device);
+    weir_status closed;
+    do
+        closed = weir_pool_close(pool);
+    while (closed == WEIR_NOT_YET && device->ops->now_ns(device) - start < WR_NS_PER_SEC);
+    OK(closed);
+    return 0;
+}
+
+static weir_stream new_stream(void)
+{
+    weir_stream s;
+    OK(device->ops->stream_create(device, &s));
+    return s;
+}
+
+static void end_stream(weir_stream s)
+{
+    OK(device->ops->stream_sync(device, s));
+    OK(weir_stream_retire(pool, s));
+    OK(device->ops->stream_sync(device, s));
+    OK(device->ops->stream_destroy(device, s));
+}
+
+static uint64_t now_ns(void)
+{
+    return device->ops->now_ns(device);
+}
+
+/* ---- never wait -------------------------------------------------------------------------------------- */
+
+static void test_promise_1_no_call_waits_for_a_running_kernel(void **state)
+{
+    (void)state;
+    weir_stream busy = new_stream(), other = new_stream();
+    weir_dptr x, y;
+    size_t freed;
+    OK(weir_alloc(pool, 64 * MIB, busy, &x));
+    OK(wr_kernels_spin(device, busy, 1)); /* loads it */
+    OK(device->ops->stream_sync(device, busy));
+    OK(wr_kernels_spin(device, busy, SPIN_NS));
+    uint64_t start = now_ns();
+    OK(weir_alloc(pool, 512 * MIB, other, &y)); /* grows */
+    OK(weir_touch(pool, y, busy, 0));
+    OK(weir_free(pool, y, other));
+    OK(weir_free(pool, x, busy));
+    OK(weir_alloc(pool, 64 * MIB, busy, &x));
+    OK(weir_free(pool, x, other));
+    OK(weir_trim(pool, 0, &freed));
+    assert_true(now_ns() - start < SOON_NS);
+    end_stream(busy);
+    end_stream(other);
+}
+
+/* ---- never reuse early ------------------------------------------------------------------------------- */
+
+static void test_promise_2_a_touched_block_is_not_reused_under_a_running_kernel(void **state)
+{
+    (void)state;
+    weir_stream home = new_stream(), user = new_stream();
+    weir_dptr x, y;
+    const size_t size = 1500 * MIB; /* of 2048: only x's own memory can serve it again */
+    OK(weir_alloc(pool, size, home, &x));
+    OK(wr_kernels_spin(device, user, SPIN_NS));
+    OK(weir_touch(pool, x, user, 0));
+    OK(weir_free(pool, x, home));
+    assert_int_equal(weir_alloc(pool, size, home, &y), WEIR_NOT_YET);
+    OK(device->ops->stream_sync(device, user));
+    OK(weir_alloc(pool, size, home, &y));
+    OK(weir_free(pool, y, home));
+    end_stream(home);
+    end_stream(user);
+}
+
+/* Kernels write a tag and verify it, over random streams and sizes, with declared uses and frees at once. */
+static void test_canaries_find_no_wrong_word(void **state)
+{
+    (void)state;
+    enum { STREAMS = 6, ROUNDS = 20000 };
+    weir_stream s[STREAMS];
+    weir_dptr counters[STREAMS], x;
+    uint64_t random = 11, wrong[STREAMS];
+    for (int i = 0; i < STREAMS; i++) {
+        s[i] = new_stream();
+        OK(weir_alloc(pool, sizeof wrong[i], s[i], &counters[i]));
+        OK(device->ops->fill(device, counters[i], 0, sizeof wrong[i], s[i]));
+    }
+    wr_event e;
+    OK(device->ops->event_create(device, &e));
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        unsigned home = next_random(&random) % STREAMS, reader = next_random(&random) % STREAMS;
+        size_t bytes = 4 * (1 + next_random(&random) % (round % 50 == 0 ? 4000000 : 20000));
+        if (weir_alloc(pool, bytes, s[home], &x) != WEIR_OK) continue; /* the limit: NOT_YET */
+        OK(wr_kernels_fill(device, s[home], x, bytes, round));
+        if (reader != home) {
+            OK(device->ops->event_record(device, e, s[home]));
+            OK(device->ops->stream_wait(device, s[reader], e));
+        }
+        if (round % 7 == 0) OK(wr_kernels_spin(device, s[reader], next_random(&random) % 100000));
+        OK(wr_kernels_verify(device, s[reader], x, bytes, round, counters[reader]));
+        if (reader != home && round % 2 == 0) OK(weir_touch(pool, x, s[reader], 0));
+        OK(weir_free(pool, x, reader != home && round % 2 == 1 ? s[reader] : s[home]));
+        if (round % 1000 == 0) OK(weir_pool_check(pool));
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        OK(device->ops->copy(device, WR_COPY_D2H, (uintptr_t)&wrong[i], counters[i], sizeof wrong[i], s[i]));
+        OK(device->ops->stream_sync(device, s[i]));
+        assert_int_equal(wrong[i], 0);
+        OK(weir_free(pool, counters[i], s[i]));
+    }
+    OK(device->ops->event_destroy(device, e));
+    for (int i = 0; i < STREAMS; i++)
+        end_stream(s[i]);
+}
+
+static void test_A08_a_stream_that_comes_back_with_an_old_handle_does_not_get_its_blocks(void **state)
+{
+    (void)state;
+    weir_stream old = new_stream(), again;
+    weir_dptr x, y;
+    OK(weir_alloc(pool, MIB, old, &x));
+    OK(wr_kernels_spin(device, old, SPIN_NS));
+    OK(weir_free(pool, x, old));
+    OK(device->ops->stream_destroy(device, old)); /* without a word to the pool */
+    again = new_stream();
+    OK(weir_alloc(pool, MIB, again, &y));
+    if (again == old) assert_int_not_equal(x, y);
+    OK(weir_free(pool, y, again));
+    end_stream(again);
+    wr_event e; /* the old stream can't be named any more: wait for all that ever ran */
+    bool done = false;
+    OK(device->ops->event_create(device, &e));
+    OK(device->ops->event_record_context(device, e));
+    while (!done)
+        OK(device->ops->event_query(device, e, &done));
+    OK(device->ops->event_destroy(device, e));
+}
+
+static void *alloc_on_own_default_stream(void *out)
+{
+    OK(weir_alloc(pool, MIB, CU_STREAM_PER_THREAD, out));
+    return NULL;
+}
+
+static void test_A07_the_per_thread_default_stream_is_another_in_each_thread(void **state)
+{
+    (void)state;
+    weir_dptr x, y = 0;
+    pthread_t thread;
+    OK(weir_alloc(pool, MIB, CU_STREAM_PER_THREAD, &x));
+    OK(wr_kernels_spin(device, CU_STREAM_PER_THREAD, SPIN_NS));
+    OK(weir_free(pool, x, CU_STREAM_PER_THREAD));
+    assert_int_equal(pthread_create(&thread, NULL, alloc_on_own_default_stream, &y), 0);
+    pthread_join(thread, NULL);
+    assert_int_not_equal(x, y);
+    OK(device->ops->stream_sync(device, CU_STREAM_PER_THREAD));
+    OK(weir_free(pool, y, CU_STREAM_PER_THREAD));
+    OK(device->ops->stream_sync(device, CU_STREAM_PER_THREAD));
+}
+
+/* ---- contexts ---------------------------------------------------------------------------------------- */
+
+static void make_calls_and_errors(void)
+{
+    weir_stream s = new_stream();
+    weir_dptr x;
+    void *host;
+    OK(weir_alloc(pool, 100 * MIB, s, &x));
+    OK(weir_touch(pool, x, NULL, 0));
+    OK(weir_free(pool, x, NULL));
+    assert_int_equal(weir_free(pool, x, s), WEIR_INVALID_POINTER);
+    assert_int_equal(weir_alloc(pool, 4096 * MIB, s, &x), WEIR_TOO_LARGE);
+    OK(weir_host_alloc(pool, MIB, &host));
+    OK(weir_host_free(pool, host, s));
+    OK(device->ops->stream_sync(device, NULL));
+    OK(weir_trim(pool, 0, NULL));
+    end_stream(s);
+}
+
+static void test_A16_the_callers_context_is_the_same_after_each_call(void **state)
+{
+    (void)state;
+    CUcontext before, after, primary;
+    CUdevice cuda_device;
+    assert_int_equal(cu.get_current(&before), CUDA_SUCCESS);
+    assert_null(before); /* this thread never had one */
+    make_calls_and_errors();
+    assert_int_equal(cu.get_current(&after), CUDA_SUCCESS);
+    assert_null(after);
+    assert_int_equal(wr_cuda.cuDeviceGet(&cuda_device, 0), CUDA_SUCCESS);
+    assert_int_equal(wr_cuda.cuDevicePrimaryCtxRetain(&primary, cuda_device), CUDA_SUCCESS);
+    assert_int_equal(cu.set_current(primary), CUDA_SUCCESS);
+    make_calls_and_errors();
+    assert_int_equal(cu.get_current(&after), CUDA_SUCCESS);
+    assert_ptr_equal(after, primary);
+    assert_int_equal(cu.set_current(NULL), CUDA_SUCCESS);
+    wr_cuda.cuDevicePrimaryCtxRelease(cuda_device);
+}
+
+/* ---- capture ----------------------------------------------------------------------------------------- */
+
+static void test_a_capture_survives_everything_that_weir_does_meanwhile(void **state)
+{
+    (void)state;
+    weir_stream captured = new_stream(), other = new_stream();
+    weir_dptr x, y, z;
+    CUgraph graph;
+    OK(weir_alloc(pool, MIB, captured, &x));
+    assert_int_equal(cu.begin_capture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    assert_int_equal(weir_alloc(pool, MIB, captured, &y), WEIR_CAPTURING);
+    assert_int_equal(weir_touch(pool, x, captured, 0), WEIR_CAPTURING);
+    OK(weir_alloc(pool, 300 * MIB, other, &y)); /* grows, polls, ticks */
+    OK(weir_touch(pool, x, other, 0));
+    OK(weir_free(pool, y, other));
+    OK(weir_free(pool, x, captured));
+    OK(weir_trim(pool, 0, NULL));
+    OK(weir_alloc(pool, MIB, other, &z));
+    OK(weir_free(pool, z, other));
+    assert_int_equal(cu.end_capture(captured, &graph), CUDA_SUCCESS);
+    assert_int_equal(cu.graph_destroy(graph), CUDA_SUCCESS);
+    end_stream(other);
+    end_stream(captured);
+}
+
+/* ---- the queue --------------------------------------------------------------------------------------- */
+
+static void check_item(weir_queue *q, weir_stream s, const unsigned char *expected, size_t bytes)
+{
+    weir_item item;
+    OK(weir_queue_acquire(q, s, -1, &item));
+    assert_int_equal(item.bytes, bytes);
+    unsigned char *back = malloc(bytes);
+    OK(device->ops->copy(device, WR_COPY_D2H, (uintptr_t)back, item.device, bytes, s));
+    OK(device->ops->stream_sync(device, s));
+    assert_memory_equal(back, expected, bytes);
+    free(back);
+    OK(weir_queue_release(q, &item, NULL, 0));
+}
+
+static void test_Q02_a_push_of_pageable_memory_does_not_wait_for_a_kernel(void **state)
+{
+    (void)state;
+    enum { BYTES = 8 << 20 };
+    weir_stream compute = new_stream();
+    weir_queue *q;
+    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = BYTES};
+    OK(weir_queue_open(pool, &o, &q));
+    unsigned char *data = malloc(BYTES);
+    uint64_t random = 5;
+    for (size_t i = 0; i < BYTES; i++)
+        data[i] = (unsigned char)next_random(&random);
+    weir_span spans[] = {{data, 1000}, {data + 1000, 0}, {data + 1000, BYTES - 1000}};
+    OK(weir_queue_push(q, spans, 3, WEIR_PUSH_COPY, -1, NULL)); /* warm: slots and staging exist */
+    check_item(q, compute, data, BYTES);
+    OK(wr_kernels_spin(device, compute, SPIN_NS));
+    uint64_t start = now_ns();
+    OK(weir_queue_push(q, spans, 3, WEIR_PUSH_COPY, -1, NULL));
+    assert_true(now_ns() - start < SOON_NS);
+    unsigned char *copy_of_data = malloc(BYTES);
+    memcpy(copy_of_data, data, BYTES);
+    memset(data, 0, BYTES); /* J03: what was pushed is what was there at the call */
+    check_item(q, compute, copy_of_data, BYTES);
+    free(copy_of_data);
+    free(data);
+    OK(weir_queue_destroy(q));
+    end_stream(compute);
+}
+
+static void *push_from_a_fresh_thread(void *queue)
+{
+    CUcontext context;
+    static const char text[] = "from a thread without a context";
+    weir_span span = {text, sizeof text};
+    assert_int_equal(cu.get_current(&context), CUDA_SUCCESS);
+    assert_null(context);
+    OK(weir_queue_push(queue, &span, 1, WEIR_PUSH_COPY, -1, NULL));
+    assert_int_equal(cu.get_current(&context), CUDA_SUCCESS);
+    assert_null(context);
+    return NULL;
+}
+
+static void test_Q20_a_thread_without_a_context_can_push_and_still_has_none(void **state)
+{
+    (void)state;
+    weir_stream compute = new_stream();
+    weir_queue *q;
+    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = 4096};
+    pthread_t thread;
+    OK(weir_queue_open(pool, &o, &q));
+    assert_int_equal(pthread_create(&thread, NULL, push_from_a_fresh_thread, q), 0);
+    pthread_join(thread, NULL);
+    check_item(q, compute, (const unsigned char *)"from a thread without a context", 32);
+    OK(weir_queue_destroy(q));
+    end_stream(compute);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_pool, close_pool)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_promise_1_no_call_waits_for_a_running_kernel),
+        TEST(test_promise_2_a_touched_block_is_not_reused_under_a_running_kernel),
+        TEST(test_canaries_find_no_wrong_word),
+        TEST(test_A08_a_stream_that_comes_back_with_an_old_handle_does_not_get_its_blocks),
+        TEST(test_A07_the_per_thread_default_stream_is_another_in_each_thread),
+        TEST(test_A16_the_callers_context_is_the_same_after_each_call),
+        TEST(test_a_capture_survives_everything_that_weir_does_meanwhile),
+        TEST(test_Q02_a_push_of_pageable_memory_does_not_wait_for_a_kernel),
+        TEST(test_Q20_a_thread_without_a_context_can_push_and_still_has_none),
+    };
+    if (wr_device_get("cuda", 0, &device) != WEIR_OK || find_entry_points() != 0) {
+        printf("skipped: %s\n", weir_error_text());
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tests of the queue's tests: each rule that can be switched off is, in a run that the oracle finds clean
+ * with all rules on, and the oracle must notice.
+ */
+#include "queue_world.h"
+
+enum { ITEM = 64 * 1024, ITEMS = 40 };
+
+/* Two slots; each item is read by two streams, and slowly: all that is reused is close behind its last use.
+ */
+static unsigned reports_with(int fault)
+{
+    struct world w;
+    open_virtual(&w, ITEM, 2);
+    wr_fault_on = fault;
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        weir_item item;
+        OK(feed(&w, ITEM, i, -1));
+        OK(weir_queue_acquire(w.queue, w.stream[0], 0, &item));
+        struct wr_mark copied;
+        OK(wr_pool_mark(w.pool, w.stream[0], &copied));
+        OK(wr_mark_wait(copied, w.stream[1]));
+        for (int s = 0; s < 2; s++) {
+            OK(wr_kernels_spin(w.device, w.stream[s], 100000));
+            read_item_on(&w, &item, i, s);
+        }
+        OK(weir_queue_release(w.queue, &item, w.stream, 2));
+    }
+    wr_sim_drain(w.sim);
+    wr_fault_on = -1;
+    unsigned reports = wr_sim_reports(w.sim);
+    wr_sim_reports_clear(w.sim);
+    assert_int_equal(end_world(&w), 0);
+    return reports;
+}
+
+static void test_a_run_with_all_rules_on_is_clean(void **state)
+{
+    (void)state;
+    assert_int_equal(reports_with(-1), 0);
+}
+
+static void test_an_acquire_that_skips_its_wait_is_noticed(void **state)
+{
+    (void)state;
+    assert_true(reports_with(WR_FAULT_QUEUE_ACQUIRE_SKIPS_WAIT) > 0);
+}
+
+static void test_a_commit_that_skips_its_wait_is_noticed(void **state)
+{
+    (void)state;
+    assert_true(reports_with(WR_FAULT_QUEUE_COMMIT_SKIPS_WAIT) > 0);
+}
+
+static void test_a_pinned_slot_refilled_too_early_is_noticed(void **state)
+{
+    (void)state;
+    assert_true(reports_with(WR_FAULT_QUEUE_REUSES_PINNED) > 0);
+}
+
+static void test_a_release_that_forgets_a_stream_is_noticed(void **state)
+{
+    (void)state;
+    assert_true(reports_with(WR_FAULT_QUEUE_RELEASE_FORGETS) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_run_with_all_rules_on_is_clean),
+        cmocka_unit_test(test_an_acquire_that_skips_its_wait_is_noticed),
+        cmocka_unit_test(test_a_commit_that_skips_its_wait_is_noticed),
+        cmocka_unit_test(test_a_pinned_slot_refilled_too_early_is_noticed),
+        cmocka_unit_test(test_a_release_that_forgets_a_stream_is_noticed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
