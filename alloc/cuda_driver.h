@@ -33,6 +33,7 @@
     X(cuDevicePrimaryCtxRelease)                                                                             \
     X(cuCtxPushCurrent)                                                                                      \
     X(cuCtxPopCurrent)                                                                                       \
+    X(cuCtxGetDevice)                                                                                        \
     X(cuCtxRecordEvent)                                                                                      \
     X(cuThreadExchangeStreamCaptureMode)                                                                     \
     X(cuMemAddressReserve)                                                                                   \
@@ -49,6 +50,7 @@
     X(cuPointerGetAttributes)                                                                                \
     X(cuStreamCreate)                                                                                        \
     X(cuStreamDestroy)                                                                                       \
+    X(cuStreamGetCtx)                                                                                        \
     X(cuStreamGetId)                                                                                         \
     X(cuStreamIsCapturing)                                                                                   \
     X(cuStreamWaitEvent)                                                                                     \

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * THE SEAM. Everything that weir asks of a GPU, and the clock, goes through this table. Two fillings:
- * device_cuda.c (the driver) and device_sim.c (simulated GPUs). tests/conformance_device.c runs over both.
+ * device_cuda.c (the driver) and device_sim.c (simulated GPUs). tests/conformance_*.c run over both.
  *
  * CONTRACT
  *   Context    An op makes the device's primary context current for its own length and restores the caller's.
  *   Threads    Any op from any thread. No lock of weir is held by the caller (asserted in debug builds).
- *   Waiting    Ops return without waiting for queued work, except the two named *_sync and *_destroy of a
- * busy stream never waits either. host_unregister and stream_sync wait; the library calls neither while work
- * runs: they are for tests, benches and a simulated device's end. Ordering   Work on one stream runs in
- * order. A copy reads its source when it runs, not when it is queued. Fences     event_query says DONE only
- * for an event that was recorded and whose work has completed. An event never recorded reads as done in CUDA
- * (cuEventQuery): callers keep track, the fillings don't. Failures   Typed, with the driver's own name in
- * weir_error_text(). A failed op changed nothing, and outputs are written on success only. A sticky error or
- * a destroyed context is CONTEXT_LOST. Streams    `s` may be NULL (legacy), CU_STREAM_LEGACY (1) or
- * CU_STREAM_PER_THREAD (2).
+ *   Waiting    Ops return without waiting for queued work: destroying a busy stream or event, too. Two wait,
+ *              and the library calls neither while work runs: stream_sync and host_unregister, which are for
+ *              tests, benches and a simulated device's end.
+ *   Ordering   Work on one stream runs in order. A copy reads its source when it runs, not when it is queued.
+ *   Fences     event_query says done only when the work recorded before has completed; an event that was never
+ *              recorded reads as done, as in CUDA (cuEventQuery). Callers keep track, the fillings don't.
+ *   Failures   Typed, with the driver's own name in weir_error_text(). A failed op changed nothing, and outputs
+ *              are written on success only. A sticky error or a destroyed context is CONTEXT_LOST.
+ *   Streams    `s` may be NULL (legacy), CU_STREAM_LEGACY (1) or CU_STREAM_PER_THREAD (2).
  */
 #ifndef WR_DEVICE_H
 #define WR_DEVICE_H
@@ -59,38 +59,41 @@ struct wr_launch {
     uint64_t sim_duration_ns; /* how long it takes where it is simulated */
 };
 
-#define WR_DEVICE_OPS(X)                                                                                     \
-    /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                        \
-    X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                      \
-    X(va_free, (struct wr_device * d, uint64_t va, size_t bytes))                                            \
-    X(mem_create, (struct wr_device * d, size_t bytes, wr_memory * out)) /* OUT_OF_MEMORY when full */       \
-    X(mem_release, (struct wr_device * d, wr_memory m))                                                      \
-    X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                               \
-    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for d */                  \
-    X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */               \
-    X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                           \
-    /* Host memory, page-locked for every device of the process. */                                          \
-    X(host_register, (struct wr_device * d, void *host, size_t bytes))                                       \
-    X(host_unregister, (struct wr_device * d, void *host))                                                   \
-    X(host_is_pinned, (struct wr_device * d, const void *host, bool *out))                                   \
-    /* Streams, all non-blocking with regard to the legacy default stream. */                                \
-    X(stream_create, (struct wr_device * d, weir_stream * out))                                              \
-    X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                    \
-    /* Only reads, takes no lock, is on the hot path: 24 ns for each of the two. */                          \
-    X(stream_identify, (struct wr_device * d, weir_stream s, struct wr_stream_info * out))                   \
-    X(stream_wait, (struct wr_device * d, weir_stream s, wr_event e)) /* later work of s after e */          \
-    X(stream_sync, (struct wr_device * d, weir_stream s))                                                    \
-    /* Events without timing. */                                                                             \
-    X(event_create, (struct wr_device * d, wr_event * out))                                                  \
-    X(event_destroy, (struct wr_device * d, wr_event e))                                                     \
-    X(event_record, (struct wr_device * d, wr_event e, weir_stream s))                                       \
-    X(event_record_context, (struct wr_device * d, wr_event e)) /* after all queued in the context now */    \
-    X(event_query, (struct wr_device * d, wr_event e, bool *done))                                           \
+#define WR_DEVICE_OPS(X)                                                                                       \
+    /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                          \
+    X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                        \
+    X(va_free, (struct wr_device * d, uint64_t va, size_t bytes))                                              \
+    X(mem_create, (struct wr_device * d, size_t bytes, wr_memory * out)) /* OUT_OF_MEMORY when full */         \
+    X(mem_release, (struct wr_device * d, wr_memory m))                                                        \
+    X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                                 \
+    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for d */                    \
+    X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */                 \
+    X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                             \
+    /* Host memory, page-locked for every device of the process. */                                            \
+    X(host_register, (struct wr_device * d, void *host, size_t bytes))                                         \
+    X(host_unregister, (struct wr_device * d, void *host))                                                     \
+    X(host_is_pinned, (struct wr_device * d, const void *host, bool *out))                                     \
+    /* Streams, all non-blocking with regard to the legacy default stream. */                                  \
+    X(stream_create, (struct wr_device * d, weir_stream * out))                                                \
+    X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                      \
+    /* Only reads, takes no lock, is on the hot path: 24 ns for each of the two. */                            \
+    X(stream_identify, (struct wr_device * d, weir_stream s, struct wr_stream_info * out))                     \
+    /* Whose stream it is: d's own for a default stream's handle. Slow: for a stream's first time.           \
+     * INVALID_ARGUMENT: the stream is of a context that is no device's primary one. */ \
+    X(stream_device, (struct wr_device * d, weir_stream s, struct wr_device * *out))                           \
+    X(stream_wait, (struct wr_device * d, weir_stream s, wr_event e)) /* later work of s after e */            \
+    X(stream_sync, (struct wr_device * d, weir_stream s))                                                      \
+    /* Events without timing. */                                                                               \
+    X(event_create, (struct wr_device * d, wr_event * out))                                                    \
+    X(event_destroy, (struct wr_device * d, wr_event e))                                                       \
+    X(event_record, (struct wr_device * d, wr_event e, weir_stream s))                                         \
+    X(event_record_context, (struct wr_device * d, wr_event e)) /* after all queued in the context now */      \
+    X(event_query, (struct wr_device * d, wr_event e, bool *done))                                             \
     /* Work. H2D and D2H addresses are host pointers on their host side. A pageable host side may wait for   \
-     * the stream: weir itself only copies from and to pinned memory. */                                     \
-    X(copy,                                                                                                  \
-        (struct wr_device * d, enum wr_copy_kind k, uint64_t dst, uint64_t src, size_t n, weir_stream s))    \
-    X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))               \
+     * the stream: weir itself only copies from and to pinned memory. */ \
+    X(copy,                                                                                                    \
+        (struct wr_device * d, enum wr_copy_kind k, uint64_t dst, uint64_t src, size_t n, weir_stream s))      \
+    X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))                 \
     X(launch, (struct wr_device * d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s))
 
 struct wr_device_ops {

@@ -220,6 +220,34 @@ static weir_status stream_identify(struct wr_device *d, weir_stream s, struct wr
     return wr_cuda_status(r, "cuStreamGetId", d->ordinal);
 }
 
+static CUresult read_device_of(CUcontext context, CUdevice *out)
+{
+    CUcontext popped;
+    CUresult r = wr_cuda.cuCtxPushCurrent(context);
+    if (r != CUDA_SUCCESS) return r;
+    r = wr_cuda.cuCtxGetDevice(out);
+    wr_cuda.cuCtxPopCurrent(&popped);
+    return r;
+}
+
+static weir_status stream_device(struct wr_device *d, weir_stream s, struct wr_device **out)
+{
+    CUcontext context = NULL;
+    CUdevice number = 0;
+    weir_status status = CALL(d, cuStreamGetCtx, s, &context);
+    if (status != WEIR_OK) return status;
+    struct wr_device *owner = d;
+    if (context != cuda(d)->context) {
+        status = wr_cuda_status(read_device_of(context, &number), "cuCtxGetDevice", d->ordinal);
+        if (status == WEIR_OK) status = wr_device_get("cuda", number, &owner);
+        if (status == WEIR_OK && cuda(owner)->context != context)
+            status = wr_fail(WEIR_INVALID_ARGUMENT,
+                "a stream of a context that is not device %d's primary one", (int)number);
+    }
+    if (status == WEIR_OK) *out = owner;
+    return status;
+}
+
 /* See CAPTURE above. */
 static CUresult refuse_capturing(CUstream s)
 {

@@ -2,11 +2,12 @@
  *
  * Fences: a stream's past as a 64-bit sequence.
  *
- *   enq    the number of the last tick begun. A use of memory by this stream is stamped enq + 1: "the next
- * tick covers me". Stamping is one load; no driver call. tick   number n = ++enq is taken first, then an
- * event is recorded. So every stamp <= n was made before the record, and the event's completion covers it,
- * whichever of several ticking threads records first. done   the greatest number known to have passed. stamp
- * <= done: the use is over. What is not known is pending.
+ *   enq    the number of the last tick begun. A use of memory by this stream is stamped enq + 1: "the next tick
+ *          covers me". Stamping is one load; no driver call.
+ *   tick   number n = ++enq is taken first, then an event is recorded. So every stamp <= n was made before the
+ *          record, and the event's completion covers it, whichever of several ticking threads records first.
+ *   done   the greatest number known to have passed. stamp <= done: the use is over. What is not known is
+ *          pending.
  *
  * PAIRS: a stamper queues its work, then loads enq; a ticker stores enq, then records. If the record came
  * before the work, the driver's own lock orders the store before the load, so the stamp is greater than the
@@ -20,8 +21,10 @@
 
 #include "device.h"
 
-/* Events are pooled per owner (a pool): created on demand, destroyed at fini. */
+/* Events are pooled per owner (a pool) and device: an event is recorded on its own device's streams only.
+ * Created on demand, destroyed at fini. */
 struct wr_events {
+    struct wr_events *next; /* the owner's, of another device */
     struct wr_device *device;
     struct wr_lock lock;
     wr_event *free; /* stack */

@@ -77,14 +77,29 @@ static uint64_t tick_units(const weir_pool *p)
     return pages << WR_UNITS_PER_PAGE_LOG2;
 }
 
+/* LOCK: p->lock. The events of a device's streams; NULL: no host memory. */
+static struct wr_events *events_of(weir_pool *p, struct wr_device *d)
+{
+    struct wr_events *e = &p->events;
+    while (e != NULL && e->device != d)
+        e = e->next;
+    if (e != NULL || (e = malloc(sizeof *e)) == NULL) return e;
+    wr_events_init(e, d);
+    e->next = p->events.next;
+    p->events.next = e;
+    return e;
+}
+
 /* LOCK: p->lock. */
-static weir_status open_heap_locked(weir_pool *p, struct wr_heap *h, weir_stream s, uint64_t id)
+static weir_status open_heap_locked(
+    weir_pool *p, struct wr_heap *h, weir_stream s, uint64_t id, struct wr_device *device)
 {
     uint32_t index = UINT32_MAX;
-    if (wr_table_reserve(&p->heap_of_id, 1)) index = spare_index(p);
+    struct wr_events *events = events_of(p, device);
+    if (events != NULL && wr_table_reserve(&p->heap_of_id, 1)) index = spare_index(p);
     if (index == UINT32_MAX) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a stream's entry");
     wr_stream_open(h, p, id, index, tick_units(p));
-    wr_fence_open(&h->fence, &p->events, s, id);
+    wr_fence_open(&h->fence, events, s, id);
     wr_table_put(&p->heap_of_id, id, index + 1);
     atomic_store_explicit(heap_entry(p, index), h, memory_order_release);
     return WEIR_OK;
@@ -243,16 +258,18 @@ static void retire_predecessor(weir_pool *p, weir_stream s, uint64_t id)
 /* SLOW: a stream not seen before. */
 static weir_status open_heap_slow(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out)
 {
+    struct wr_device *device;
+    weir_status st = p->pages.device->ops->stream_device(p->pages.device, s, &device);
+    if (st != WEIR_OK) return st;
     struct wr_heap *fresh = obtain_heap();
     if (fresh == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a stream's heap");
-    weir_status st = WEIR_OK;
     wr_latch_take(&fresh->lock); /* a thread late with this struct must not see it half made */
     wr_lock_take(&p->lock);
     uint32_t found = wr_table_get(&p->heap_of_id, id);
     if (atomic_load(&p->state) == WR_POOL_CLOSED)
         st = wr_fail(WEIR_CLOSED, "the pool is closed");
     else if (found == 0)
-        st = open_heap_locked(p, fresh, s, id);
+        st = open_heap_locked(p, fresh, s, id, device);
     *out = found != 0 ? wr_heaps_at(p, found - 1) : fresh;
     wr_lock_give(&p->lock);
     wr_latch_give(&fresh->lock);

@@ -23,7 +23,8 @@ struct request {
     enum wr_kind kind;
     uint32_t units, pages; /* pages: how many in a row surely hold the units */
     uint32_t *start;
-    bool device_full; /* the driver refused memory that the limit allows */
+    bool device_full;    /* the driver refused memory that the limit allows */
+    weir_status trouble; /* a stream's fence could not be asked: others may serve all the same */
 };
 
 /* ---- what rungs share -------------------------------------------------------------------------------- */
@@ -69,20 +70,20 @@ static void give_passed_pages(weir_pool *p, struct wr_heap *h, bool passed_only)
 static weir_status poll_pending(weir_pool *p, struct wr_heap *h)
 {
     weir_status st = WEIR_OK;
-    for (uint32_t i = 0; st == WEIR_OK; i++) {
+    for (uint32_t i = 0;; i++) {
         wr_latch_take(&h->lock);
         bool more = i < h->n_pending;
         struct wr_pending list = more ? h->pending[i] : (struct wr_pending){0};
         wr_latch_give(&h->lock);
-        if (!more) break;
+        if (!more) return st;
         struct wr_heap *other = wr_heaps_pin_fence(p, list.fence); /* a tick must find it alive */
         if (other == NULL) continue;
-        st = wr_fence_cover(list.fence, list.greatest_stamp);
-        if (st == WEIR_CAPTURING) st = WEIR_OK; /* its blocks stay pending until the capture has ended */
+        weir_status one = wr_fence_cover(list.fence, list.greatest_stamp);
+        if (one != WEIR_OK && one != WEIR_CAPTURING)
+            st = one; /* when a capture has ended, its blocks will pass */
         wr_fence_poll(list.fence);
         wr_heaps_unpin(p, other);
     }
-    return st;
 }
 
 /* Covers and polls the stream's own past, if there are pages that it would set free. */
@@ -127,6 +128,11 @@ weir_status wr_ladder_visit_all(weir_pool *p, const struct wr_heap *but)
 
 /* ---- rungs: OK: served; NOT_YET: no; else an error that ends the climb ------------------------------- */
 
+static void note_trouble(struct request *q, weir_status s)
+{
+    if (s != WEIR_OK) q->trouble = s;
+}
+
 static weir_status flush(struct request *q)
 {
     wr_latch_take(&q->heap->lock);
@@ -138,8 +144,8 @@ static weir_status flush(struct request *q)
 
 static weir_status reap(struct request *q)
 {
-    weir_status st = wr_ladder_visit(q->pool, q->heap, false);
-    return st == WEIR_OK ? search(q) : st;
+    note_trouble(q, wr_ladder_visit(q->pool, q->heap, false));
+    return search(q);
 }
 
 /* LOCK: the heap's. Moves the run's first `n` pages to the request's kind. */
@@ -197,8 +203,8 @@ static void steal_unpassed(struct request *q)
 static weir_status gather(struct request *q)
 {
     if (WR_FAULT(STEAL_UNPASSED)) steal_unpassed(q);
-    weir_status st = wr_ladder_visit_all(q->pool, q->heap);
-    return st == WEIR_OK ? take_idle(q) : st;
+    note_trouble(q, wr_ladder_visit_all(q->pool, q->heap));
+    return take_idle(q);
 }
 
 static weir_status grow(struct request *q)
@@ -216,8 +222,8 @@ static weir_status grow(struct request *q)
 static weir_status make_room(struct request *q)
 {
     struct wr_pages *pages = &q->pool->pages;
-    weir_status st = wr_ladder_visit(q->pool, q->heap, true);
-    if (st == WEIR_OK) st = take_idle(q);
+    note_trouble(q, wr_ladder_visit(q->pool, q->heap, true));
+    weir_status st = take_idle(q);
     if (st != WEIR_NOT_YET) return st;
     uint64_t ceiling = q->device_full ? wr_pages_reserved(pages) : pages->limit_pages;
     if (wr_pages_trim(pages, ceiling - wr_min(ceiling, q->pages)) == 0) return WEIR_NOT_YET;
@@ -281,6 +287,9 @@ static weir_status fail(struct request *q)
     struct wr_pages *pages = &q->pool->pages;
     uint64_t room = q->device_full ? 0 : wr_pages_room(pages);
     uint64_t units = sum.free_units + ((room + wr_pages_idle(pages)) << WR_UNITS_PER_PAGE_LOG2);
+    if (q->trouble != WEIR_OK)
+        return wr_fail(q->trouble, "%llu bytes asked, and the driver failed to say what has passed",
+            (unsigned long long)wr_size_bytes(q->units));
     bool not_yet = sum.waiting_units > 0 && units >= (uint64_t)q->pages << WR_UNITS_PER_PAGE_LOG2;
     return wr_fail(not_yet ? WEIR_NOT_YET : WEIR_OUT_OF_MEMORY,
         "%llu bytes asked; %llu reserved of at most %llu%s; largest free piece of a stream %llu; %llu freed "

@@ -265,10 +265,11 @@ weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out)
 weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s)
 {
     if (host == NULL) return WEIR_OK;
+    if (s == WEIR_NO_STREAM) return wr_pinned_free(p->pinned, host, NULL, 0); /* on a closed pool, too */
+    struct wr_mark m = {0};
     weir_status st = wr_pool_enter(p);
     if (st != WEIR_OK) return st;
-    struct wr_mark m = {0};
-    if (s != WEIR_NO_STREAM) st = mark_inside(p, s, &m);
+    st = mark_inside(p, s, &m);
     if (st == WEIR_OK) st = wr_pinned_free(p->pinned, host, m.fence, m.number);
     wr_pool_leave(p);
     return st;
@@ -374,18 +375,38 @@ static bool settle_all(weir_pool *p)
     return over;
 }
 
+static weir_status trim_events(weir_pool *p)
+{
+    weir_status st = WEIR_OK;
+    for (struct wr_events *e = &p->events; e != NULL && st == WEIR_OK; e = e->next)
+        st = wr_events_trim(e);
+    return st;
+}
+
+static void fini_events(weir_pool *p)
+{
+    struct wr_events *next = p->events.next;
+    wr_events_fini(&p->events);
+    while (next != NULL) {
+        struct wr_events *e = next;
+        next = e->next;
+        wr_events_fini(e);
+        free(e);
+    }
+}
+
 /* One thread at a time, `finishing` set and nobody inside. */
 static weir_status finish(weir_pool *p)
 {
     if (!settle_all(p)) return WEIR_NOT_YET;
-    weir_status st = wr_events_trim(&p->events);
+    weir_status st = trim_events(p);
     if (st == WEIR_OK) st = wr_pages_close(&p->pages);
     if (st != WEIR_OK) return st;
     wr_lock_take(&p->lock); /* from here on no heap can be opened */
     atomic_store(&p->state, WR_POOL_CLOSED);
     wr_lock_give(&p->lock);
     wr_heaps_fini(p);
-    wr_events_fini(&p->events);
+    fini_events(p);
     return WEIR_OK;
 }
 

@@ -143,6 +143,16 @@ weir_status wr_sim_op_stream_identify(struct wr_device *d, weir_stream handle, s
     return wr_sim_leave(d, status);
 }
 
+weir_status wr_sim_op_stream_device(struct wr_device *d, weir_stream handle, struct wr_device **out)
+{
+    weir_status status = wr_sim_enter(d, "stream_device");
+    if (status != WEIR_OK) return status;
+    struct sim_stream *s = NULL;
+    status = wr_sim_stream_find(sim_device_of(d), handle, "stream_device", &s);
+    if (status == WEIR_OK) *out = &s->device->base;
+    return wr_sim_leave(d, status);
+}
+
 /* ---- marks ------------------------------------------------------------------------------------------- */
 
 static struct sim_mark *new_mark(void)

@@ -3,14 +3,14 @@
  * weir: GPU memory and transfers that do not wait for compute.
  *
  * CONVENTIONS, written once
- *   Status     Every call that can fail returns weir_status; WEIR_OK is 0. Outputs are written only on
- * WEIR_OK. weir_error_text() says, for the calling thread, what the last failed call would have needed. Units
- * Sizes in bytes, times in nanoseconds. A timeout of 0 tries once, -1 waits without end. Options    Structs
- * start with struct_size = sizeof(the struct); zero in any other field means its default. Threads    Every
- * call may be made from any thread at any time, unless it says otherwise. Waiting    No call here waits for
- * the GPU, and none makes a stream wait. No lock of weir is held during a driver call. The caller's current
- * CUDA context is the same after each call, errors included. Handles    A closed pool's handle stays valid to
- * pass: calls on it return WEIR_CLOSED.
+ *   Status     Every call that can fail returns weir_status; WEIR_OK is 0. Outputs are written only on WEIR_OK.
+ *              weir_error_text() says, for the calling thread, what the last failed call would have needed.
+ *   Units      Sizes in bytes, times in nanoseconds. A timeout of 0 tries once, -1 waits without end.
+ *   Options    Structs start with struct_size = sizeof(the struct); zero in any other field means its default.
+ *   Threads    Every call may be made from any thread at any time, unless it says otherwise.
+ *   Waiting    No call here waits for the GPU, and none makes a stream wait. No lock of weir is held during a
+ *              driver call. The caller's current CUDA context is the same after each call, errors included.
+ *   Handles    A closed pool's handle stays valid to pass: calls on it return WEIR_CLOSED.
  */
 #ifndef WEIR_H
 #define WEIR_H
@@ -114,9 +114,11 @@ WEIR_API weir_status weir_touch(weir_pool *pool, weir_dptr block, weir_stream st
 
 /* Frees. `stream` is the block's home (where it was allocated) or its last user: all uses not declared by
  * touch must be ordered before this point of `stream`. Freed on its home stream and used by no other, the
- * block is at once reusable there; else when every stream that used it has passed. Address 0 is a no-op. Two
- * threads racing to free one block: one gets INVALID_POINTER. Errors: INVALID_POINTER (nothing changed),
- * INVALID_ARGUMENT, CLOSED (the pool is gone, and so is the block). */
+ * block is at once reusable there; else when every stream that used it has passed. Address 0 is a no-op.
+ * Two threads racing to free one block: one gets INVALID_POINTER.
+ * Errors, each leaving the block as it was: INVALID_POINTER, INVALID_ARGUMENT, NO_HOST_MEMORY, DRIVER_ERROR,
+ * CONTEXT_LOST; CAPTURING (a capturing stream has no id to be told by, unless it is known here already); CLOSED
+ * (the pool is gone, and so is the block). */
 WEIR_API weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream);
 
 /* Announces that `stream` will be destroyed: its last fence is taken, its handle not used again, and its free

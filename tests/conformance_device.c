@@ -143,6 +143,22 @@ static void test_default_streams_are_one_legacy_and_one_for_each_thread(void **s
     assert_int_not_equal(theirs, legacy);
 }
 
+static void test_a_stream_says_whose_it_is_whichever_device_is_asked(void **state)
+{
+    (void)state;
+    struct wr_device *owner = NULL;
+    weir_stream far;
+    ok(dev->ops->stream_device(dev, stream, &owner));
+    assert_ptr_equal(owner, dev);
+    ok(dev->ops->stream_device(dev, NULL, &owner));
+    assert_ptr_equal(owner, dev);
+    if (peer == NULL) return;
+    far = new_stream(peer);
+    ok(dev->ops->stream_device(dev, far, &owner));
+    assert_ptr_equal(owner, peer);
+    ok(peer->ops->stream_destroy(peer, far));
+}
+
 static void test_default_streams_take_work(void **state)
 {
     (void)state;
@@ -313,6 +329,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_pinned_memory_is_pinned_for_every_device),
         cmocka_unit_test(test_stream_ids_are_never_used_again),
         cmocka_unit_test(test_default_streams_are_one_legacy_and_one_for_each_thread),
+        cmocka_unit_test(test_a_stream_says_whose_it_is_whichever_device_is_asked),
         cmocka_unit_test(test_default_streams_take_work),
         cmocka_unit_test(test_streams_do_not_wait_for_the_legacy_default_stream),
         cmocka_unit_test(test_work_on_one_stream_runs_in_order),

@@ -149,6 +149,8 @@ static void make_every_call(void *memory)
     CALL(stream_identify, s, &info);
     CALL(event_create, &e);
     CALL(event_record, e, stream);
+    struct wr_device *owner;
+    CALL(stream_device, s, &owner);
     CALL(stream_wait, s, e);
     CALL(event_query, e, &flag);
     CALL(event_record_context, e);

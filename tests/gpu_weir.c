@@ -200,6 +200,32 @@ static void test_A08_a_stream_that_comes_back_with_an_old_handle_does_not_get_it
     OK(device->ops->event_destroy(device, e));
 }
 
+static void test_A12_a_use_by_a_stream_of_another_gpu_counts_like_any_other(void **state)
+{
+    (void)state;
+    struct wr_device *peer;
+    if (wr_device_get("cuda", 1, &peer) != WEIR_OK) skip();
+    weir_stream home = new_stream(), far;
+    weir_dptr x, y;
+    const size_t size = 1500 * MIB;
+    OK(peer->ops->stream_create(peer, &far));
+    OK(weir_alloc(pool, size, home, &x));
+    OK(wr_kernels_spin(peer, far, SPIN_NS));
+    OK(weir_touch(pool, x, far, 0));
+    OK(weir_free(pool, x, home));
+    assert_int_equal(weir_alloc(pool, size, home, &y), WEIR_NOT_YET);
+    OK(peer->ops->stream_sync(peer, far));
+    OK(weir_alloc(pool, size, home, &y));
+    OK(wr_kernels_spin(peer, far, SPIN_NS));
+    OK(weir_free(pool, y, far));
+    assert_int_equal(weir_alloc(pool, size, home, &y), WEIR_NOT_YET);
+    OK(peer->ops->stream_sync(peer, far));
+    OK(weir_stream_retire(pool, far));
+    OK(peer->ops->stream_sync(peer, far));
+    OK(peer->ops->stream_destroy(peer, far));
+    end_stream(home);
+}
+
 static void *alloc_on_own_default_stream(void *out)
 {
     OK(weir_alloc(pool, MIB, CU_STREAM_PER_THREAD, out));
@@ -367,6 +393,7 @@ int main(void)
         TEST(test_promise_2_a_touched_block_is_not_reused_under_a_running_kernel),
         TEST(test_canaries_find_no_wrong_word),
         TEST(test_A08_a_stream_that_comes_back_with_an_old_handle_does_not_get_its_blocks),
+        TEST(test_A12_a_use_by_a_stream_of_another_gpu_counts_like_any_other),
         TEST(test_A07_the_per_thread_default_stream_is_another_in_each_thread),
         TEST(test_A16_the_callers_context_is_the_same_after_each_call),
         TEST(test_a_capture_survives_everything_that_weir_does_meanwhile),

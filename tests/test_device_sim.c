@@ -328,6 +328,9 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(host_is_pinned, f.host, &flag);
     FAIL(stream_create, &s);
     FAIL(stream_destroy, s);
+    struct wr_device *owner = NULL;
+    FAIL(stream_device, s, &owner);
+    assert_null(owner);
     FAIL(stream_wait, s, e);
     FAIL(stream_sync, s);
     FAIL(event_create, &e);
