@@ -75,10 +75,14 @@ static const struct wr_harness_option *find_option(
 
 static void note_command(struct wr_harness *h, int argc, char **argv)
 {
-    size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof h->command; i++)
-        used += (size_t)snprintf(
-            h->command + used, sizeof h->command - used, "%s%s", i ? " " : "", i ? argv[i] : h->bench);
+    size_t used = (size_t)snprintf(h->command, sizeof h->command, "%s", h->bench);
+    for (int i = 1; i < argc && used < sizeof h->command; i++) {
+        if (strcmp(argv[i], "--results") == 0) {
+            i++; /* where the line stands says it already */
+            continue;
+        }
+        used += (size_t)snprintf(h->command + used, sizeof h->command - used, " %s", argv[i]);
+    }
 }
 
 void wr_harness_parse(struct wr_harness *h, const char *bench, const char *about, int argc, char **argv,

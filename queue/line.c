@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "line.h"
 
-/* A poll is late by a sixteenth of the wait at most. A sleep costs up to 50 us of processor time, whatever
- * its length; ten seconds take some 350 of them. */
+/* A poll is late by a sixteenth of the wait at most. A sleep costs up to 150 us of processor time on a loaded
+ * virtual machine, whatever its length; ten seconds take some 190 of them. */
 enum { POLL_SHARE = 16 };
-static const uint64_t least_poll_ns = 20000, most_poll_ns = 50000000;
+static const uint64_t least_poll_ns = 20000, most_poll_ns = WR_NS_PER_SEC;
 static const uint64_t host_nap_ns = WR_NS_PER_SEC; /* someone will wake us */
 
 void wr_line_join(struct wr_waiter **line, struct wr_waiter *w, struct wr_device *d, int64_t timeout_ns)

@@ -211,6 +211,10 @@ weir_status weir_queue_commit(weir_queue *q, weir_item *item)
     if (s != WEIR_OK) return s;
     struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_FILLING);
     if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "being filled"));
+    if (item->bytes == 0 || item->bytes > p->bytes)
+        return wr_queue_leave(
+            q, wr_fail(WEIR_INVALID_ARGUMENT, "%zu bytes committed of %zu reserved", item->bytes, p->bytes));
+    p->bytes = item->bytes;
     p->state = WR_PLACE_BUSY;
     weir_span whole = {(void *)(uintptr_t)p->staging->address, p->bytes};
     struct wr_mark mark;

@@ -16,7 +16,7 @@
  *     and for a pinned buffer whose copy has been seen complete: it must not be overwritten sooner. For no
  *     kernel, ever, unless device_bytes is too small for all slots: a slot must be empty before it grows.
  *   - No call needs a thread of the queue's own, or another call, to make a copy proceed. So who waits for
- *     the GPU looks again from time to time: 20 us to 50 ms apart, a sixteenth of the time waited so far.
+ *     the GPU looks again from time to time: 20 us to 1 s apart, a sixteenth of the time waited so far.
  *
  * LIMITS, counted from reserve on, blocked producers included: items, device bytes, pinned bytes. Credits are
  * taken in the order of arrival, before anything is allocated.
@@ -60,8 +60,10 @@ typedef struct weir_item {
  * place is taken, though a number may be missing in the tickets. */
 WEIR_API weir_status weir_queue_reserve(weir_queue *q, size_t bytes, int64_t timeout_ns, weir_item *item);
 
-/* Starts the copy. From now on item->host must not be touched: it is NULL.
- * Errors: STALE_HANDLE; DRIVER_ERROR (the item is aborted). */
+/* Starts the copy of the first item->bytes, which may be fewer than reserved. From now on item->host must not be
+ * touched: it is NULL.
+ * Errors: INVALID_ARGUMENT (0 bytes, or more than reserved: the item is as it was), STALE_HANDLE; DRIVER_ERROR,
+ * CONTEXT_LOST (the item is aborted). */
 WEIR_API weir_status weir_queue_commit(weir_queue *q, weir_item *item);
 
 /* Gives the place back; consumers never see it. Errors: STALE_HANDLE. */

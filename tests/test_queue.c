@@ -44,6 +44,28 @@ static void test_open_refuses_what_is_no_queue(void **state)
     close_world(&w);
 }
 
+static void test_an_item_may_be_committed_shorter_than_reserved_and_never_longer(void **state)
+{
+    (void)state;
+    struct world w;
+    open_virtual(&w, 4 * KIB, 2);
+    weir_item item;
+    OK(weir_queue_reserve(w.queue, 2 * KIB, 0, &item));
+    write_item(&w, &item, 7);
+    item.bytes = 2 * KIB + 1;
+    assert_int_equal(weir_queue_commit(w.queue, &item), WEIR_INVALID_ARGUMENT);
+    item.bytes = 0;
+    assert_int_equal(weir_queue_commit(w.queue, &item), WEIR_INVALID_ARGUMENT);
+    item.bytes = KIB;
+    OK(weir_queue_commit(w.queue, &item));
+    assert_int_equal(stats_of(w.queue).bytes_copied, KIB);
+    OK(weir_queue_acquire(w.queue, w.stream[0], 0, &item));
+    assert_int_equal(item.bytes, KIB);
+    read_item_on(&w, &item, 7, 0);
+    OK(weir_queue_release(w.queue, &item, NULL, 0));
+    close_world(&w);
+}
+
 static void test_calls_refuse_bad_arguments(void **state)
 {
     (void)state;
@@ -949,6 +971,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open_refuses_what_is_no_queue),
+        cmocka_unit_test(test_an_item_may_be_committed_shorter_than_reserved_and_never_longer),
         cmocka_unit_test(test_calls_refuse_bad_arguments),
         cmocka_unit_test(test_stats_fill_only_the_callers_struct),
         cmocka_unit_test(test_items_come_out_in_order_with_their_bytes),
