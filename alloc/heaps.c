@@ -11,6 +11,7 @@
 #include "pool.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Heaps between two lives; a leaf lock. */
 static struct {
@@ -25,8 +26,9 @@ static struct wr_heap *obtain_heap(void)
     if (h != NULL) spare.heaps = h->next_spare;
     pthread_mutex_unlock(&spare.mutex);
     if (h != NULL) return h;
-    h = calloc(1, sizeof *h);
+    h = aligned_alloc(WR_CACHE_LINE, sizeof *h);
     if (h == NULL) return NULL;
+    memset(h, 0, sizeof *h);
     wr_fence_init(&h->fence);
     wr_latch_init(&h->lock, WR_RANK_STREAM);
     return h;

@@ -39,24 +39,27 @@ struct wr_heap_counts {
     uint64_t allocs, slow_allocs, frees, touches;
 };
 
+enum { WR_CACHE_LINE = 64 };
+
+/* What a warm call touches stands together, from the latch to the front cache. */
 struct wr_heap {
-    struct wr_fence fence; /* first: a fence finds its heap */
-    struct wr_latch lock;  /* guards all below */
-    const void *pool;      /* NULL while the heap serves no stream */
-    uint64_t id;           /* the stream's (cuStreamGetId) */
-    uint32_t index;        /* in its pool */
-    uint32_t users;        /* threads in a slow path with this heap */
+    struct wr_fence fence;                        /* first: a fence finds its heap */
+    _Alignas(WR_CACHE_LINE) struct wr_latch lock; /* guards all below */
     bool retired;
+    uint32_t index;                                      /* in its pool */
+    uint32_t users;                                      /* threads in a slow path with this heap */
+    const void *pool;                                    /* NULL while the heap serves no stream */
+    uint64_t id;                                         /* the stream's (cuStreamGetId) */
     uint64_t last_stamp;                                 /* the latest given to a free piece */
     uint64_t unfenced_units, unfenced_frees, tick_units; /* see wr_stream_wants_tick */
-    struct wr_range range[WR_KINDS];
+    struct wr_heap_counts counts;
     struct wr_table blocks; /* start unit -> node of a block that is live or in the front cache */
     struct wr_front fronts[WR_FRONTS];
+    struct wr_range range[WR_KINDS];
     struct wr_block_use *uses;
     uint32_t n_uses, uses_capacity, spare_use;
     struct wr_pending *pending;
     uint32_t n_pending, pending_capacity;
-    struct wr_heap_counts counts;
     struct wr_heap *next_spare;
 };
 
