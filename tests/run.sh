@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what is missing, builds, and runs every test: with gcc and clang, under ASan+UBSan, under TSan, and as Release.
+# Installs what is missing, builds, and runs every test: with gcc and clang, under ASan+UBSan, under TSan, and as Release;
+# then the fuzzers, a minute each.
 # GPU tests are skipped where there is no GPU.
 #
 #   bash tests/run.sh              everything
-#   bash tests/run.sh gcc tsan     these builds only: gcc clang asan tsan release
+#   bash tests/run.sh gcc tsan     these builds only: gcc clang asan tsan release fuzz
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . tests/setup.sh
@@ -16,9 +17,11 @@ declare -A options=(
     [asan]="-DCMAKE_C_COMPILER=clang -DWEIR_SANITIZE=address,undefined"
     [tsan]="-DCMAKE_C_COMPILER=clang -DWEIR_SANITIZE=thread"
     [release]="-DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Release"
+    [fuzz]="-DCMAKE_C_COMPILER=clang -DWEIR_SANITIZE=fuzzer,address,undefined -DWEIR_BUILD_BENCH=OFF"
 )
+declare -A targets=([fuzz]=fuzzers) labels=([fuzz]="-L fuzz") # of a build that is not for all tests
 builds=("$@")
-[ $# -gt 0 ] || builds=(gcc clang asan tsan release)
+[ $# -gt 0 ] || builds=(gcc clang asan tsan release fuzz)
 
 # protect_shadow_gap: the CUDA driver maps where ASan would not have it.
 export ASAN_OPTIONS=protect_shadow_gap=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
@@ -40,8 +43,8 @@ run_build() {
     [ "$name" = tsan ] && setarch -R true 2> /dev/null && launcher=(setarch -R)
     echo "== $name"
     # shellcheck disable=SC2086 # options are words
-    if configure_and_build "$name" -DWEIR_WERROR=ON -DWEIR_BUILD_TESTS=ON ${options[$name]}; then
-        "${launcher[@]}" ctest --test-dir "build/$name" -j "$(nproc)" --output-on-failure \
+    if target=${targets[$name]:-all} configure_and_build "$name" -DWEIR_WERROR=ON -DWEIR_BUILD_TESTS=ON ${options[$name]}; then
+        "${launcher[@]}" ctest --test-dir "build/$name" ${labels[$name]:-} -j "$(nproc)" --output-on-failure \
             --output-junit "$PWD/build/$name/results.xml"
         counts=$(count_results "build/$name/results.xml")
     fi

@@ -23,12 +23,12 @@ need_packages() {
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "${missing[@]}"
 }
 
-# configure_and_build NAME [CMAKE OPTIONS]: into build/NAME
+# configure_and_build NAME [CMAKE OPTIONS]: into build/NAME; $target, else all
 configure_and_build() {
     local folder=build/$1 launcher=()
     shift
     command -v ccache > /dev/null && launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
     echo "building $folder (log: $folder.log)"
     cmake -S . -B "$folder" -G Ninja "${launcher[@]}" "$@" > "$folder.log" 2>&1 &&
-        cmake --build "$folder" >> "$folder.log" 2>&1 || { tail -n 60 "$folder.log" >&2 && return 1; }
+        cmake --build "$folder" --target "${target:-all}" >> "$folder.log" 2>&1 || { tail -n 60 "$folder.log" >&2 && return 1; }
 }
