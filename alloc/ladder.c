@@ -255,6 +255,13 @@ static uint64_t count_pending(const struct wr_heap *h, const struct wr_pending *
     return units;
 }
 
+/* Whole pages that have passed and still lie in a heap: they passed after the rungs had looked, and the next
+ * call gets them. */
+static bool is_late(const struct wr_node *n)
+{
+    return wr_size_pages(n->start) < (n->start + n->units) >> WR_UNITS_PER_PAGE_LOG2;
+}
+
 /* LOCK: h->lock. What other threads freed to the front cache since the visit counts as waiting. Blocks freed
  * by the stream itself wait for it; pending ones for the stream that they are filed under. */
 static void add_shortage(struct shortage *sum, const struct wr_heap *h)
@@ -265,7 +272,8 @@ static void add_shortage(struct shortage *sum, const struct wr_heap *h)
         sum->free_units += r->free_units;
         sum->largest_units = wr_max(sum->largest_units, wr_range_largest_free(r));
         for (uint32_t id = wr_range_next_free(r, 0, 1); id != 0; id = wr_range_next_free(r, id, 1))
-            if (!wr_fence_passed(&h->fence, r->nodes[id].stamp)) waiting += r->nodes[id].units;
+            if (!wr_fence_passed(&h->fence, r->nodes[id].stamp) || is_late(&r->nodes[id]))
+                waiting += r->nodes[id].units;
     }
     sum->free_units += h->counts.pending_units + h->counts.front_units;
     add_waiting(sum, waiting, h->id);

@@ -81,6 +81,27 @@ static void test_A18_a_full_device_is_served_from_what_the_pool_has(void **state
     wr_world_close(&w);
 }
 
+/* An adversary lets work end between any two looks of one call: what passes behind its back is there for the
+ * next call, so it is not yet, and not out of memory. Found by fuzz_pool. */
+static void test_A18_what_passes_during_the_call_is_not_out_of_memory(void **state)
+{
+    (void)state;
+    enum { SEEDS = 300, LOOKS = 100 };
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct wr_world w;
+        wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 8 * WR_MIB, .adversary_seed = seed});
+        weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+        weir_dptr y = wr_world_alloc(&w, 4 * WR_MIB, b), all = 0;
+        free_under_a_reader(&w, 4 * WR_MIB, a, b);
+        wr_world_write(&w, b, y, 4 * WR_MIB, MS);
+        wr_world_free(&w, y, b);
+        for (int i = 0; i < LOOKS && all == 0; i++)
+            all = wr_world_try_alloc(&w, 8 * WR_MIB, a); /* nothing but NOT_YET may fail it */
+        wr_world_free(&w, all, a);
+        wr_world_close(&w);
+    }
+}
+
 /* ---- A19 --------------------------------------------------------------------------------------------- */
 
 static void test_A19_out_of_memory_never_waits_for_a_stream(void **state)
@@ -366,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_A18_a_block_whose_fence_is_done_is_found_by_one_call),
         cmocka_unit_test(test_A18_a_block_whose_fence_runs_is_not_yet_and_named),
         cmocka_unit_test(test_A18_a_full_device_is_served_from_what_the_pool_has),
+        cmocka_unit_test(test_A18_what_passes_during_the_call_is_not_out_of_memory),
         cmocka_unit_test(test_A19_out_of_memory_never_waits_for_a_stream),
         cmocka_unit_test(test_A21_a_growth_that_fails_half_way_leaves_nothing),
         cmocka_unit_test(test_A23_pieces_cut_from_a_big_block_do_not_hold_it_back),
