@@ -86,7 +86,11 @@ void wr_lock_fini(struct wr_lock *l)
 
 /* SLOW: spins first, with pauses that double: waiters that look at the word all the time take it away from its
  * holder (8 threads on one latch of an H200's host: 5.6 us a pair of alloc and free without, 1.8 with). Then it
- * sleeps: a sleeper sets the state to 2, and whoever gives a 2 back wakes one (Drepper, "Futexes are tricky"). */
+ * sleeps: a sleeper sets the state to 2, and whoever gives a 2 back wakes one (Drepper, "Futexes are tricky",
+ * mutex 2). Why nobody sleeps for ever: a sleeper left a 2 behind, and only giving takes it away. Who takes
+ * the latch meanwhile by compare-exchange found a 0, so somebody gave the 2 and wakes; who is woken puts the 2
+ * back, for those that sleep on. PAIRS: every way in acquires what giving released. Checked by
+ * tests/test_model_latch.c. */
 void wr_latch_take_slow(struct wr_latch *l)
 {
     enum { LONGEST_PAUSE = 512, PAUSES = 8192 };

@@ -11,7 +11,8 @@
  *
  * PAIRS: a stamper queues its work, then loads enq; a ticker stores enq, then records. If the record came
  * before the work, the driver's own lock orders the store before the load, so the stamp is greater than the
- * tick. (enq is seq_cst on both sides.)
+ * tick. (enq is seq_cst on both sides.) done is stored with release after the driver's answer, and read with
+ * acquire: who sees a stamp passed comes after that answer. Checked by tests/test_model_fence.c.
  *
  * No call here waits for the GPU, and none holds the lock across a driver call: a tick in use by a caller
  * outside the lock is pinned, so that its event is not handed out for another tick meanwhile.

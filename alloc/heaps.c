@@ -7,6 +7,12 @@
  * Heaps are never freed, only reused: a thread late with a pointer finds a struct that says, under its lock,
  * that it serves another stream or none. A heap ends when its stream is retired, its memory is back and its
  * ticks have passed.
+ *
+ * What is read without a lock, and why it may be: the remembered heap, the directory, and a page's owner tag
+ * are hints of where to look. Each leads to a heap struct, which is always one; what the struct is now, it
+ * says under its lock, and it changes its stream under its lock only. A hint about a live block or a pinned
+ * heap can't be stale: either keeps the heap from ending. PAIRS: an entry and a row are stored with release
+ * after what they lead to is made, and read with acquire. Checked by tests/test_model_heap.c.
  */
 #include "pool.h"
 
