@@ -189,6 +189,21 @@ void wr_harness_open(struct wr_harness *h, const char *profile, bool wall_clock)
     open_simulated(h, h->profile ? h->profile : profile, wall_clock);
 }
 
+void wr_harness_describe_cpu(struct wr_harness *h)
+{
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(h->label, sizeof h->label, "cpu: unknown");
+    snprintf(h->driver, sizeof h->driver, "none");
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "model name", 10) != 0 || !strchr(line, ':')) continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(h->label, sizeof h->label, "cpu:%.100s", strchr(line, ':') + 1);
+        break;
+    }
+    if (f) fclose(f);
+}
+
 void wr_harness_close_pool(const struct wr_harness *h, weir_pool *pool)
 {
     const struct timespec moment = {.tv_nsec = 1000000};

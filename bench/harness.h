@@ -44,6 +44,9 @@ void wr_harness_parse(struct wr_harness *h, const char *bench, const char *about
  * none. */
 void wr_harness_open(struct wr_harness *h, const char *profile, bool wall_clock);
 
+/* In place of open, for a bench that asks nothing of a GPU: results say "cpu: ", and which processor. */
+void wr_harness_describe_cpu(struct wr_harness *h);
+
 /* Closes a pool whose streams have been waited for, and retired: the very last fences may need a moment to
  * pass. */
 void wr_harness_close_pool(const struct wr_harness *h, weir_pool *pool);
