@@ -22,6 +22,7 @@ struct request {
     struct wr_heap *heap;
     enum wr_kind kind;
     uint32_t units, pages; /* pages: how many in a row surely hold the units */
+    const struct wr_terms *terms;
     uint32_t *start;
     bool device_full;    /* the driver refused memory that the limit allows */
     weir_status trouble; /* a stream's fence could not be asked: others may serve all the same */
@@ -29,10 +30,17 @@ struct request {
 
 /* ---- what rungs share -------------------------------------------------------------------------------- */
 
+/* LOCK: the heap's. */
+static weir_status search_locked(struct request *q)
+{
+    return wr_stream_alloc_aligned(
+        q->heap, q->units, q->terms->align, wr_pages_phase(&q->pool->pages), q->start);
+}
+
 static weir_status search(struct request *q)
 {
     wr_latch_take(&q->heap->lock);
-    weir_status st = wr_stream_alloc(q->heap, q->units, q->start);
+    weir_status st = search_locked(q);
     wr_latch_give(&q->heap->lock);
     return st;
 }
@@ -45,7 +53,7 @@ static weir_status add_pages_and_search(struct request *q, uint32_t first)
     weir_status st = WEIR_OK;
     if (wr_range_reserve(r)) {
         wr_range_add(r, first << WR_UNITS_PER_PAGE_LOG2, q->pages << WR_UNITS_PER_PAGE_LOG2, 0);
-        st = wr_stream_alloc(q->heap, q->units, q->start);
+        st = search_locked(q);
     } else {
         wr_pages_take_back(&q->pool->pages, first, q->pages);
         st = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a heap's pages");
@@ -137,7 +145,7 @@ static weir_status flush(struct request *q)
 {
     wr_latch_take(&q->heap->lock);
     weir_status st = WEIR_NOT_YET;
-    if (wr_stream_flush(q->heap)) st = wr_stream_alloc(q->heap, q->units, q->start);
+    if (wr_stream_flush(q->heap)) st = search_locked(q);
     wr_latch_give(&q->heap->lock);
     return st;
 }
@@ -174,7 +182,7 @@ static weir_status exchange(struct request *q)
         st = move_run(q, &run, q->kind == WR_SMALL ? 1 : run.n);
         if (q->kind == WR_SMALL) break;
     }
-    if (st == WEIR_OK) st = wr_stream_alloc(h, q->units, q->start);
+    if (st == WEIR_OK) st = search_locked(q);
     wr_latch_give(&h->lock);
     return st;
 }
@@ -313,7 +321,16 @@ static weir_status fail(struct request *q)
 
 /* ---- the climb --------------------------------------------------------------------------------------- */
 
-weir_status wr_ladder_alloc(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start)
+/* Whole pages that hold the units wherever the alignment puts them: a page's own address has every alignment
+ * that may be asked, unless the reservation itself begins off it. */
+static uint32_t pages_for(const weir_pool *p, uint32_t units, const struct wr_terms *terms)
+{
+    bool aligned = (wr_pages_phase(&p->pages) & (terms->align - 1)) == 0;
+    return wr_size_pages(aligned ? units : units + terms->align - 1);
+}
+
+weir_status wr_ladder_alloc(
+    weir_pool *p, struct wr_heap *h, uint32_t units, const struct wr_terms *terms, uint32_t *start)
 {
 #define RUNG(name) name,
     static weir_status (*const rungs[WR_RUNGS])(struct request *) = {WR_RUNG_MAP(RUNG)};
@@ -322,7 +339,8 @@ weir_status wr_ladder_alloc(weir_pool *p, struct wr_heap *h, uint32_t units, uin
         .heap = h,
         .kind = wr_size_kind(units),
         .units = units,
-        .pages = wr_size_pages(units),
+        .pages = pages_for(p, units, terms),
+        .terms = terms,
         .start = start};
     wr_latch_take(&h->lock);
     h->counts.slow_allocs++;

@@ -42,6 +42,12 @@ static inline uint64_t wr_pages_address(const struct wr_pages *p, uint32_t unit)
     return p->base + wr_size_bytes(unit);
 }
 
+/* What to add to a unit's number so that its address is a multiple of what the sum is, up to a page. */
+static inline uint32_t wr_pages_phase(const struct wr_pages *p)
+{
+    return (uint32_t)(p->base >> WR_UNIT_LOG2) & (WR_UNITS_PER_PAGE - 1);
+}
+
 /* Grants `n` idle pages that touch. False: there are no such. */
 bool wr_pages_grant(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
 

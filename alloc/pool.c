@@ -28,11 +28,14 @@ static weir_status closed(void)
  * and what stream.c says. */
 
 struct located;
-static weir_status alloc_slow(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start);
+static weir_status alloc_slow(
+    weir_pool *p, struct wr_heap *h, uint32_t units, const struct wr_terms *terms, uint32_t *start);
 static weir_status free_elsewhere_slow(weir_pool *p, const struct located *at, weir_stream s);
 static void tick_by_weight(weir_pool *p, struct wr_heap *h);
 
-weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *out)
+/* `terms` NULL: a plain alloc, for which the compiler leaves out all that has to do with terms. */
+static inline __attribute__((always_inline)) weir_status alloc_by(
+    weir_pool *p, size_t bytes, weir_stream s, const struct wr_terms *terms, weir_dptr *out)
 {
     if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) != WR_POOL_OPEN)) return closed();
     uint64_t limit = (uint64_t)p->pages.limit_pages * WR_PAGE_BYTES;
@@ -55,15 +58,23 @@ weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
     /* Looked at again under the lock: a pool that is closing visits every heap under its lock afterwards. */
     if (WR_LIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_OPEN))
-        st = wr_stream_alloc(h, units, &start);
+        st = terms == NULL
+                 ? wr_stream_alloc(h, units, &start)
+                 : wr_stream_alloc_aligned(h, units, terms->align, wr_pages_phase(&p->pages), &start);
     else
         st = closed();
     if (WR_UNLIKELY(st == WEIR_NOT_YET)) h->users++;
     wr_latch_give(&h->lock);
 
-    if (WR_UNLIKELY(st == WEIR_NOT_YET)) st = alloc_slow(p, h, units, &start);
+    if (WR_UNLIKELY(st == WEIR_NOT_YET))
+        st = alloc_slow(p, h, units, terms != NULL ? terms : &p->terms, &start);
     if (WR_LIKELY(st == WEIR_OK)) *out = wr_pages_address(&p->pages, start);
     return st;
+}
+
+weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *out)
+{
+    return alloc_by(p, bytes, s, NULL, out);
 }
 
 /* What the address of a live block says: its first unit, its heap and kind. */
@@ -131,12 +142,31 @@ weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
 
 /* ---- slow calls -------------------------------------------------------------------------------------- */
 
+static weir_status read_terms(const weir_pool *p, const weir_alloc_options *o, struct wr_terms *out)
+{
+    *out = p->terms;
+    size_t a = o->alignment;
+    if ((a & (a - 1)) != 0 || a > WR_PAGE_BYTES)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "alignment %zu is no power of two up to 2 MiB", a);
+    if (a > WR_UNIT_BYTES) out->align = (uint32_t)(a >> WR_UNIT_LOG2);
+    return WEIR_OK;
+}
+
+weir_status wr_pool_alloc_with(
+    weir_pool *p, size_t bytes, weir_stream s, const weir_alloc_options *o, weir_dptr *out)
+{
+    struct wr_terms terms;
+    weir_status st = read_terms(p, o, &terms);
+    return st == WEIR_OK ? alloc_by(p, bytes, s, &terms, out) : st;
+}
+
 /* SLOW: `h` was pinned under its lock. */
-static weir_status alloc_slow(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start)
+static weir_status alloc_slow(
+    weir_pool *p, struct wr_heap *h, uint32_t units, const struct wr_terms *terms, uint32_t *start)
 {
     weir_status st = wr_pool_enter(p);
     if (st == WEIR_OK) {
-        st = wr_ladder_alloc(p, h, units, start);
+        st = wr_ladder_alloc(p, h, units, terms, start);
         wr_heaps_unpin(p, h);
         wr_pool_leave(p);
     } else {
@@ -344,6 +374,7 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
         free(p);
         return st;
     }
+    p->terms = (struct wr_terms){.align = 1};
     wr_events_init(&p->events, d);
     wr_lock_init(&p->lock, WR_RANK_POOL);
     pthread_mutex_lock(&registry.mutex);

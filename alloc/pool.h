@@ -23,11 +23,17 @@ enum wr_rung {
         WR_RUNGS
 };
 
+/* How one alloc is to be served: the call's options over the pool's. */
+struct wr_terms {
+    uint32_t align; /* units, a power of two up to a page */
+};
+
 struct weir_pool {
     _Atomic int state;                 /* enum wr_pool_state */
     _Atomic uint64_t served[WR_RUNGS]; /* allocs, by the rung that served them */
     uint64_t
         uid; /* never used again: what a thread remembers of a pool gone by can't be taken for this one's */
+    struct wr_terms terms; /* of a plain alloc */
     struct wr_pages pages;
     struct wr_events events;
     struct wr_pinned *pinned;
@@ -46,6 +52,8 @@ struct weir_pool {
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out);
 weir_status wr_pool_close(weir_pool *p);
 weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *out);
+weir_status wr_pool_alloc_with(
+    weir_pool *p, size_t bytes, weir_stream s, const weir_alloc_options *o, weir_dptr *out);
 weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s);
 weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s);
 weir_status wr_pool_retire(weir_pool *p, weir_stream s);
@@ -98,7 +106,8 @@ void wr_heaps_unpin(weir_pool *p, struct wr_heap *h);
 /* ---- ladder.c ---- */
 
 /* SLOW. `h` is pinned and stays so. */
-weir_status wr_ladder_alloc(weir_pool *p, struct wr_heap *h, uint32_t units, uint32_t *start);
+weir_status wr_ladder_alloc(
+    weir_pool *p, struct wr_heap *h, uint32_t units, const struct wr_terms *terms, uint32_t *start);
 /* Polls what the heap waits for, lets pending blocks go and, where asked, gives its passed pages to the pool.
  */
 weir_status wr_ladder_visit(weir_pool *p, struct wr_heap *h, bool give_pages);

@@ -179,6 +179,36 @@ uint32_t wr_range_next_free(const struct wr_range *r, uint32_t id, uint32_t unit
     }
 }
 
+/* Where an aligned block would begin in the piece; false: it does not fit. */
+static bool fits_aligned(
+    const struct wr_node *n, uint32_t units, uint32_t align, uint32_t phase, uint32_t *at)
+{
+    uint64_t aligned = (((uint64_t)n->start + phase + align - 1) & ~((uint64_t)align - 1)) - phase;
+    if (aligned + units > end_of(n)) return false;
+    *at = (uint32_t)aligned;
+    return true;
+}
+
+/* A piece that was freed by just such a block lies in its own bin; one of units + align - 1 always fits; and
+ * of those in between some may, by luck. */
+uint32_t wr_range_find_aligned(
+    const struct wr_range *r, uint32_t units, uint32_t align, uint32_t phase, uint32_t *at)
+{
+    assert(align > 0 && (align & (align - 1)) == 0);
+    uint32_t id = r->bins[wr_size_bin(units)];
+    for (int i = 0; id != 0 && i < PROBES; i++, id = r->nodes[id].bin_next)
+        if (fits_aligned(&r->nodes[id], units, align, phase, at)) return id;
+    id = wr_range_find(r, units + align - 1);
+    if (id == 0) {
+        id = wr_range_next_free(r, 0, units);
+        while (id != 0 && !fits_aligned(&r->nodes[id], units, align, phase, at))
+            id = wr_range_next_free(r, id, units);
+    }
+    bool fits = id != 0 && fits_aligned(&r->nodes[id], units, align, phase, at);
+    assert(fits == (id != 0));
+    return fits ? id : 0;
+}
+
 uint32_t wr_range_find_at(const struct wr_range *r, uint32_t at)
 {
     uint32_t id = wr_range_next_free(r, 0, 1);
@@ -242,6 +272,20 @@ void wr_range_take(struct wr_range *r, uint32_t id, uint32_t units)
     r->nodes[id].state = WR_NODE_TAKEN;
     r->nodes[id].owner_data = 0;
     r->taken_units += units;
+}
+
+uint32_t wr_range_take_at(struct wr_range *r, uint32_t id, uint32_t at, uint32_t units)
+{
+    uint32_t before = at - r->nodes[id].start;
+    if (before > 0) {
+        unfile_free(r, id);
+        uint32_t middle = split_after(r, id, before);
+        file_free(r, id);
+        file_free(r, middle);
+        id = middle;
+    }
+    wr_range_take(r, id, units);
+    return id;
 }
 
 void wr_range_give(struct wr_range *r, uint32_t id, uint64_t stamp)

@@ -48,12 +48,22 @@ void wr_range_remove(struct wr_range *r, uint32_t id, uint32_t start, uint32_t u
 /* A free piece that holds `units`, nearest in size; 0: none. */
 uint32_t wr_range_find(const struct wr_range *r, uint32_t units);
 
+/* The same for a block that begins where (start + phase) is a multiple of `align`, a power of two: *at is
+ * that start, within the piece. Slow where no near size will do: then it looks at every piece that is smaller
+ * than units + align - 1. */
+uint32_t wr_range_find_aligned(
+    const struct wr_range *r, uint32_t units, uint32_t align, uint32_t phase, uint32_t *at);
+
 /* The free piece that holds the unit at `at`, which is in one; slow, for ranges of few extents. */
 uint32_t wr_range_find_at(const struct wr_range *r, uint32_t at);
 
 /* Takes `units` from the front of the free piece `id`, which keeps its id; the rest stays free under another.
  */
 void wr_range_take(struct wr_range *r, uint32_t id, uint32_t units);
+
+/* Takes [at, at + units) out of the middle of the free piece `id`; what lies before and after stays free.
+ * Returns the taken piece's id: `id` itself where nothing lies before. */
+uint32_t wr_range_take_at(struct wr_range *r, uint32_t id, uint32_t at, uint32_t units);
 
 /* Frees a taken piece; it joins its free neighbours, and the joint piece gets the latest stamp of its parts.
  */

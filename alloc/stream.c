@@ -125,6 +125,37 @@ bool wr_stream_wants_tick(struct wr_heap *h)
     return true;
 }
 
+/* ---- aligned blocks ---------------------------------------------------------------------------------- */
+
+static weir_status alloc_aligned_from_range(
+    struct wr_heap *h, uint32_t units, uint32_t align, uint32_t phase, uint32_t *start)
+{
+    struct wr_range *r = &h->range[wr_size_kind(units)];
+    uint32_t at, id = wr_range_find_aligned(r, units, align, phase, &at);
+    if (id == 0) return WEIR_NOT_YET;
+    if (!wr_range_reserve(r) || !wr_table_reserve(&h->blocks, 1))
+        return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a block's entry");
+    id = wr_range_take_at(r, id, at, units);
+    wr_table_put(&h->blocks, at, id);
+    count_live(h, units);
+    *start = at;
+    return WEIR_OK;
+}
+
+/* A block of the front cache may do by luck, and does where the size is always asked for with this
+ * alignment. */
+weir_status wr_stream_alloc_aligned(
+    struct wr_heap *h, uint32_t units, uint32_t align, uint32_t phase, uint32_t *start)
+{
+    if (align == 1) return wr_stream_alloc(h, units, start);
+    const struct wr_front *front = front_of(h, units);
+    if (front->units == units && front->first != 0) {
+        const struct wr_node *n = &h->range[wr_size_kind(units)].nodes[front->first];
+        if (((n->start + phase) & (align - 1)) == 0) return wr_stream_alloc(h, units, start);
+    }
+    return alloc_aligned_from_range(h, units, align, phase, start);
+}
+
 /* ---- uses -------------------------------------------------------------------------------------------- */
 
 static bool reserve_use(struct wr_heap *h)

@@ -72,6 +72,10 @@ void wr_stream_close(struct wr_heap *h);
 /* *start is the block's first unit. NOT_YET: no free piece is large enough. NO_HOST_MEMORY. */
 weir_status wr_stream_alloc(struct wr_heap *h, uint32_t units, uint32_t *start);
 
+/* The same, for a block whose (start + phase) is a multiple of `align`, a power of two. */
+weir_status wr_stream_alloc_aligned(
+    struct wr_heap *h, uint32_t units, uint32_t align, uint32_t phase, uint32_t *start);
+
 /* The live block at `start` was freed by the stream of `by`. INVALID_POINTER: none starts there.
  * NO_HOST_MEMORY: nothing changed. */
 weir_status wr_stream_free(struct wr_heap *h, enum wr_kind kind, uint32_t start, struct wr_fence *by);

@@ -42,6 +42,17 @@ weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream stream, weir_d
     return wr_pool_alloc(pool, bytes, stream, out);
 }
 
+weir_status weir_alloc_with(
+    weir_pool *pool, size_t bytes, weir_stream stream, const weir_alloc_options *options, weir_dptr *out)
+{
+    if (pool == NULL || out == NULL) return invalid("pool or out is NULL");
+    if (options != NULL && !is_options_size(options->struct_size, sizeof *options))
+        return invalid("struct_size of weir_alloc_options is unknown");
+    weir_alloc_options o = {.struct_size = sizeof o};
+    if (options != NULL) memcpy(&o, options, options->struct_size);
+    return wr_pool_alloc_with(pool, bytes, stream, &o, out);
+}
+
 weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream)
 {
     if (WR_UNLIKELY(pool == NULL)) return invalid("pool is NULL");

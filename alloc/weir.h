@@ -107,6 +107,17 @@ WEIR_API weir_status weir_pool_close(weir_pool *pool);
  * CLOSED; INVALID_ARGUMENT; DRIVER_ERROR, CONTEXT_LOST, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream stream, weir_dptr *out);
 
+typedef struct weir_alloc_options {
+    size_t struct_size;
+    size_t alignment; /* of the address: a power of two up to 2 MiB; up to 512 costs nothing. 0: 512 */
+} weir_alloc_options;
+
+/* weir_alloc with options of its own; NULL options are all defaults. What lies before and after an aligned
+ * block stays free for others. Errors: those of weir_alloc; INVALID_ARGUMENT also for an alignment that is no
+ * power of two (3) or above 2 MiB. */
+WEIR_API weir_status weir_alloc_with(
+    weir_pool *pool, size_t bytes, weir_stream stream, const weir_alloc_options *options, weir_dptr *out);
+
 /* Declares that the work queued on `stream` so far uses the block too. The block is not reused before that
  * work has passed; work queued later on that stream does not hold it back. `flags` must be 0. Costs one event
  * record on the stream. Errors: INVALID_POINTER, INVALID_ARGUMENT, CLOSED, CAPTURING. */

@@ -210,6 +210,69 @@ static void test_a_long_random_life_matches_a_map_of_units(void **state)
     }
 }
 
+static uint32_t take_aligned(uint32_t units, uint32_t align, uint32_t phase)
+{
+    uint32_t at, id = wr_range_find_aligned(&r, units, align, phase, &at);
+    assert_true(wr_range_reserve(&r));
+    if (id == 0) return 0;
+    id = wr_range_take_at(&r, id, at, units);
+    assert_int_equal(r.nodes[id].start, at);
+    assert_int_equal((at + phase) % align, 0);
+    wr_range_check(&r);
+    return id;
+}
+
+static void test_an_aligned_piece_leaves_what_lies_before_and_after_free(void **state)
+{
+    (void)state;
+    add(1, 1000, 3);
+    uint32_t id = take_aligned(10, 64, 0);
+    assert_int_equal(r.nodes[id].start, 64);
+    assert_int_equal(r.free_units, 990);
+    assert_int_equal(r.nodes[wr_range_find(&r, 63)].start, 1);
+    assert_int_equal(r.nodes[r.nodes[id].next].stamp, 3);
+    wr_range_give(&r, id, 3);
+    assert_int_equal(wr_range_largest_free(&r), 1000);
+}
+
+static void test_an_aligned_piece_is_found_where_only_luck_makes_it_fit(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 20; i++) /* off by one each, and all larger than what is asked */
+        add(i * 1024 + 1, 512 + 255, 1);
+    add(50 * 1024, 513, 1); /* smaller than they are, on the spot */
+    uint32_t id = take_aligned(512, 512, 0);
+    assert_int_equal(r.nodes[id].start, 50 * 1024);
+    assert_int_equal(take_aligned(512, 512, 0), 0);
+    id = take_aligned(512, 512, 511); /* where starts count from elsewhere, each is */
+    assert_int_equal(r.nodes[id].start % 512, 1);
+}
+
+static void test_a_random_life_of_aligned_pieces_matches_a_map_of_units(void **state)
+{
+    (void)state;
+    static uint32_t live[LIVE];
+    uint64_t random = 11;
+    memset(map, 0, sizeof map);
+    memset(live, 0, sizeof live);
+    add(3, SPACE - 3, 1);
+    paint(3, SPACE - 3, 0, 1);
+    for (int step = 0; step < 20000; step++) {
+        uint32_t slot = (uint32_t)(next_random(&random) % LIVE);
+        uint32_t units = 1 + (uint32_t)(next_random(&random) % 60);
+        uint32_t align = 1u << next_random(&random) % 8, phase = (uint32_t)(next_random(&random) % 4096);
+        if (live[slot] != 0) {
+            paint(r.nodes[live[slot]].start, r.nodes[live[slot]].units, 2, 1);
+            wr_range_give(&r, live[slot], 1);
+            live[slot] = 0;
+        } else if ((live[slot] = take_aligned(units, align, phase)) != 0) {
+            paint(r.nodes[live[slot]].start, units, 1, 2);
+        } else {
+            assert_true(longest_free_run() < units + align - 1); /* a miss is always honest */
+        }
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -225,6 +288,9 @@ int main(void)
         TEST(test_removed_addresses_split_an_extent_and_can_come_back),
         TEST(test_the_walk_meets_every_large_free_piece_once),
         TEST(test_a_long_random_life_matches_a_map_of_units),
+        TEST(test_an_aligned_piece_leaves_what_lies_before_and_after_free),
+        TEST(test_an_aligned_piece_is_found_where_only_luck_makes_it_fit),
+        TEST(test_a_random_life_of_aligned_pieces_matches_a_map_of_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
