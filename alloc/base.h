@@ -154,7 +154,11 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_ACQUIRE_SKIPS_WAIT, "the consumer's stream does not wait for the copy")                          \
     X(QUEUE_COMMIT_SKIPS_WAIT, "a copy into a used slot does not wait for its last readers")                 \
     X(QUEUE_REUSES_PINNED, "a pinned slot is refilled before its copy was seen done")                        \
-    X(QUEUE_RELEASE_FORGETS, "release remembers only the first of its streams")
+    X(QUEUE_RELEASE_FORGETS, "release remembers only the first of its streams")                              \
+    X(EDGE_EXIT_IGNORED, "driver calls go on once the process exits")                                        \
+    X(EDGE_FORK_IGNORED, "a forked child uses what its parent opened")                                       \
+    X(EDGE_LOST_IGNORED, "driver calls go on after the device is lost")                                      \
+    X(EDGE_THREAD_IGNORED, "a thread's end leaves its default stream's fence to the next thread")
 
 #ifdef WEIR_FAULTS
 enum wr_fault {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices by name: each is opened once, at first use, and kept until the process ends. And a wall clock.
+ * Devices by name: each is opened once, at first use, and kept until the process ends; one that was lost is
+ * opened anew. And a wall clock.
  */
 #define _GNU_SOURCE 1 /* pthread_cond_clockwait */
 #include "device.h"
 #include "device_sim.h"
+#include "edges.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,7 @@ struct entry {
 static struct wr_lock registry_lock = {PTHREAD_MUTEX_INITIALIZER, WR_RANK_REGISTRY};
 static pthread_cond_t registry_changed = PTHREAD_COND_INITIALIZER;
 static struct entry *registry;
+static struct wr_device *lost; /* devices replaced: their pools may still name them */
 
 static struct entry *find_entry(const char *kind, int ordinal)
 {
@@ -64,7 +67,9 @@ static weir_status open_entry_locked(struct entry *e, struct wr_device **out)
 {
     struct wr_device *device = NULL;
     wr_lock_give(&registry_lock);
+    wr_edges_arm(); /* a fork from now on leaves the child something half made */
     weir_status s = open_kind(e->kind, e->ordinal, &device);
+    if (s == WEIR_OK) wr_edges_arm();
     wr_lock_take(&registry_lock);
     if (s == WEIR_OK) {
         assert(device);
@@ -82,6 +87,12 @@ static weir_status get_locked(const char *kind, int ordinal, struct wr_device **
     struct entry *e;
     while ((e = find_entry(kind, ordinal)) && !e->device)
         wr_device_doze_wall(&registry_changed, &registry_lock, WR_NS_PER_SEC);
+    if (e && atomic_load(&e->device->gone) != WEIR_OK) {
+        e->device->next_lost = lost;
+        lost = e->device;
+        e->device = NULL;
+        return open_entry_locked(e, out);
+    }
     if (e) {
         *out = e->device;
         return WEIR_OK;
@@ -103,8 +114,10 @@ weir_status wr_device_get(const char *kind, int ordinal, struct wr_device **out)
         return wr_fail(WEIR_NO_DEVICE, "no device kind \"%s\": it is \"cuda\", or \"sim[:PROFILE]\"",
             kind ? kind : getenv("WEIR_DEVICE"));
     if (ordinal < 0) return wr_fail(WEIR_NO_DEVICE, "no device %d: ordinals count from 0", ordinal);
+    weir_status s = wr_edges_check();
+    if (s != WEIR_OK) return s;
     wr_lock_take(&registry_lock);
-    weir_status s = get_locked(full, ordinal, out);
+    s = get_locked(full, ordinal, out);
     wr_lock_give(&registry_lock);
     return s;
 }

@@ -119,6 +119,8 @@ struct wr_device {
     /* The process's pinned arena over this device; pinned.c owns it. It outlives pools: see there. */
     _Atomic(void *) pinned;
     void (*pinned_fini)(void *pinned); /* run by a simulated device when its world ends */
+    _Atomic int gone; /* a weir_status: CONTEXT_LOST once found to be lost, for good; see edges.h */
+    struct wr_device *next_lost;
     _Atomic uint64_t calls; /* ops made; those that only read (stream_identify, the clock) not counted */
 };
 

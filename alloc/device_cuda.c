@@ -18,10 +18,14 @@
  * takes no lock. Two threads that launch a kernel for the first time at once may both load it: the later
  * entry is never found, and harms nothing.
  *
- * Nothing here is ever closed: at exit the driver may be gone before us, and its ops then say CONTEXT_LOST.
+ * EDGES. Nothing here is ever closed: at exit the driver may be gone before us. No op reaches the driver once
+ * the process exits, in a forked child, or after the context was found lost (edges.h). A device lost is opened
+ * anew as another struct cuda_device; the old one keeps its retain of the primary context, which a reset has
+ * ended.
  */
 #include "device.h"
 #include "cuda_driver.h"
+#include "edges.h"
 
 #include <stdlib.h>
 
@@ -68,16 +72,42 @@ static void leave(struct scope *scope)
     wr_cuda.cuCtxPopCurrent(&popped);
 }
 
+/* One call may fail for a context that is somebody else's. Ours is lost if it fails a question of our own,
+ * too. */
+static bool is_lost_slow(struct wr_device *d)
+{
+    struct scope scope;
+    size_t free_bytes, total_bytes;
+    CUresult r = enter(d, &scope);
+    if (r == CUDA_SUCCESS) {
+        r = wr_cuda.cuMemGetInfo(&free_bytes, &total_bytes);
+        leave(&scope);
+    }
+    return wr_cuda_classify(r) == WEIR_CONTEXT_LOST;
+}
+
+static weir_status finish(struct wr_device *d, CUresult r, const char *call)
+{
+    if (WR_LIKELY(r == CUDA_SUCCESS)) return WEIR_OK;
+    weir_status s = wr_cuda_fail(r, call, d->ordinal);
+    if (s == WEIR_CONTEXT_LOST && is_lost_slow(d)) wr_edges_lose(d);
+    return s;
+}
+
 /* An op whose work is `expression`, a CUresult; `call` names it where it fails. */
 #define IN_CONTEXT(d, call, expression)                                                                      \
     ({                                                                                                       \
         struct scope scope_;                                                                                 \
-        CUresult r_ = enter(d, &scope_);                                                                     \
-        if (WR_LIKELY(r_ == CUDA_SUCCESS)) {                                                                 \
-            r_ = (expression);                                                                               \
-            leave(&scope_);                                                                                  \
+        weir_status s_ = wr_edges_check_device(d);                                                           \
+        if (WR_LIKELY(s_ == WEIR_OK)) {                                                                      \
+            CUresult r_ = enter(d, &scope_);                                                                 \
+            if (WR_LIKELY(r_ == CUDA_SUCCESS)) {                                                             \
+                r_ = (expression);                                                                           \
+                leave(&scope_);                                                                              \
+            }                                                                                                \
+            s_ = finish(d, r_, call);                                                                        \
         }                                                                                                    \
-        wr_cuda_status(r_, call, (d)->ordinal);                                                              \
+        s_;                                                                                                  \
     })
 
 /* An op that is one driver function. */
@@ -214,10 +244,12 @@ static CUresult read_stream_in_context_slow(struct cuda_device *c, CUstream s, s
 static weir_status stream_identify(struct wr_device *d, weir_stream s, struct wr_stream_info *out)
 {
     wr_locks_assert_none();
+    weir_status over = wr_edges_check();
+    if (WR_UNLIKELY(over != WEIR_OK)) return over;
     bool is_default = (uintptr_t)s <= (uintptr_t)CU_STREAM_PER_THREAD; /* NULL, legacy, per thread: 0, 1, 2 */
     CUresult r = is_default ? CUDA_ERROR_INVALID_CONTEXT : read_stream(s, out);
     if (WR_UNLIKELY(r == CUDA_ERROR_INVALID_CONTEXT)) r = read_stream_in_context_slow(cuda(d), s, out);
-    return wr_cuda_status(r, "cuStreamGetId", d->ordinal);
+    return finish(d, r, "cuStreamGetId");
 }
 
 static CUresult read_device_of(CUcontext context, CUdevice *out)
@@ -390,9 +422,11 @@ static weir_status launch(
     struct wr_device *d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s)
 {
     struct scope scope;
+    weir_status status = wr_edges_check_device(d);
+    if (status != WEIR_OK) return status;
     CUresult r = enter(d, &scope);
-    if (r != CUDA_SUCCESS) return wr_cuda_status(r, "cuCtxPushCurrent", d->ordinal);
-    weir_status status = launch_in_context(cuda(d), k, l, s);
+    if (r != CUDA_SUCCESS) return finish(d, r, "cuCtxPushCurrent");
+    status = launch_in_context(cuda(d), k, l, s);
     leave(&scope);
     return status;
 }

@@ -3,6 +3,7 @@
  * Simulated GPUs as a filling of the seam: the table, the work that it queues, worlds and their profiles.
  */
 #include "sim.h"
+#include "edges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,13 @@ weir_status wr_sim_enter(struct wr_device *d, const char *op)
 {
     struct wr_sim *w = sim_device_of(d)->world;
     wr_locks_assert_none();
+    weir_status over = wr_edges_check_device(d);
+    if (over != WEIR_OK) return over;
     atomic_fetch_add(&d->calls, 1);
+    if (atomic_load(&sim_device_of(d)->was_reset)) {
+        wr_edges_lose(d);
+        return wr_fail(WEIR_CONTEXT_LOST, "%s: the simulated device was reset", op);
+    }
     pthread_mutex_lock(&w->mutex);
     if (++w->calls != w->fail_at) return WEIR_OK;
     weir_status s = w->fail_status;
@@ -250,39 +257,65 @@ static const struct wr_device_ops sim_ops = {
 
 /* ---- worlds ------------------------------------------------------------------------------------------ */
 
+/* NULL: no memory file for it. */
+static struct sim_device *new_device(struct wr_sim *w, unsigned ordinal)
+{
+    struct sim_device *d = wr_sim_alloc(NULL, sizeof *d);
+    memset(d, 0, sizeof *d);
+    d->world = w;
+    d->base.ops = &sim_ops;
+    d->base.ordinal = (int)ordinal;
+    snprintf(d->base.name, sizeof d->base.name, "sim:%s", w->profile.name);
+    d->base.total_bytes = w->profile.memory_bytes;
+    d->base.granularity = 2 * WR_MIB;
+    d->base.copy_engines = w->profile.copy_engines;
+    if (!wr_sim_memory_open(d)) {
+        free(d);
+        return NULL;
+    }
+    d->legacy = wr_sim_stream_new(d, 0);
+    return d;
+}
+
 static bool open_devices(struct wr_sim *w)
 {
-    w->devices = wr_sim_alloc(NULL, w->profile.devices * sizeof *w->devices);
-    memset(w->devices, 0, w->profile.devices * sizeof *w->devices);
-    for (unsigned i = 0; i < w->profile.devices; i++)
-        w->devices[i].file = -1;
+    w->devices = wr_sim_alloc(NULL, w->profile.devices * sizeof(void *));
     for (unsigned i = 0; i < w->profile.devices; i++) {
-        struct sim_device *d = &w->devices[i];
-        d->world = w;
-        d->base.ops = &sim_ops;
-        d->base.ordinal = (int)i;
-        snprintf(d->base.name, sizeof d->base.name, "sim:%s", w->profile.name);
-        d->base.total_bytes = w->profile.memory_bytes;
-        d->base.granularity = 2 * WR_MIB;
-        d->base.copy_engines = w->profile.copy_engines;
-        if (!wr_sim_memory_open(d)) return false;
-        d->legacy = wr_sim_stream_new(d, 0);
+        if ((w->devices[i] = new_device(w, i)) == NULL) return false;
+        w->n_devices++;
     }
     return true;
+}
+
+void wr_sim_reset_device(struct wr_device *d)
+{
+    struct sim_device *old = sim_device_of(d);
+    struct wr_sim *w = old->world;
+    pthread_mutex_lock(&w->mutex);
+    struct sim_device *fresh = new_device(w, (unsigned)d->ordinal);
+    if (!fresh) abort(); /* a simulation that can't go on: see wr_sim_alloc */
+    assert(w->devices[d->ordinal] == old);
+    w->devices = wr_sim_alloc(w->devices, (w->n_devices + 1) * sizeof(void *));
+    w->devices[w->n_devices++] = old;
+    w->devices[d->ordinal] = fresh;
+    atomic_store(&old->was_reset, true);
+    pthread_mutex_unlock(&w->mutex);
 }
 
 /* Frees a world whose worker has stopped. */
 static void free_world(struct wr_sim *w)
 {
     wr_sim_stream_end(w);
-    for (unsigned i = 0; i < w->profile.devices; i++) {
-        wr_sim_memory_close(&w->devices[i]);
-        free(w->devices[i].past.times);
+    for (size_t i = 0; i < w->n_devices; i++) {
+        wr_sim_memory_close(w->devices[i]);
+        free(w->devices[i]->past.times);
     }
     wr_sim_memory_end(w);
     wr_sim_oracle_end(w);
     free(w->running);
     free(w->sleepers);
+    for (size_t i = 0; i < w->n_devices; i++)
+        free(w->devices[i]);
     free(w->devices);
     pthread_cond_destroy(&w->work);
     pthread_cond_destroy(&w->changed);
@@ -326,7 +359,10 @@ weir_status wr_sim_open(const struct wr_sim_options *o, struct wr_sim **out)
 
 struct wr_device *wr_sim_device(struct wr_sim *w, unsigned ordinal)
 {
-    return ordinal < w->profile.devices ? &w->devices[ordinal].base : NULL;
+    pthread_mutex_lock(&w->mutex);
+    struct wr_device *d = ordinal < w->profile.devices ? &w->devices[ordinal]->base : NULL;
+    pthread_mutex_unlock(&w->mutex);
+    return d;
 }
 
 /* The host learns that all is over, so that what the arenas unregister now is in order. */
@@ -337,23 +373,32 @@ static void see_everything(struct wr_sim *w)
     w->fail_at = 0;
     for (size_t i = 0; i < w->n_streams; i++)
         wr_sim_oracle_join(&w->oracle.host, &w->streams[i]->clock);
-    for (unsigned i = 0; i < w->profile.devices; i++)
-        wr_sim_oracle_join(&w->oracle.host, &w->devices[i].past);
+    for (size_t i = 0; i < w->n_devices; i++)
+        wr_sim_oracle_join(&w->oracle.host, &w->devices[i]->past);
     w->oracle.host_version++;
     pthread_mutex_unlock(&w->mutex);
 }
 
+static unsigned count_kept(const struct sim_ranges *r)
+{
+    unsigned n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        n += !r->items[i].owner->was_reset;
+    return n;
+}
+
+/* What went with a context that was reset is no leak. */
 static unsigned count_leaks(struct wr_sim *w)
 {
     unsigned streams = 0, events = 0, handles = 0;
     for (size_t i = 0; i < w->n_streams; i++)
-        streams += w->streams[i]->user && !w->streams[i]->destroyed;
+        streams += w->streams[i]->user && !w->streams[i]->destroyed && !w->streams[i]->device->was_reset;
     for (size_t i = 0; i < w->n_events; i++)
-        events += w->events[i] != NULL;
+        events += w->events[i] && !w->events[i]->device->was_reset;
     for (size_t i = 0; i < w->n_memories; i++)
-        handles += w->memories[i] && !w->memories[i]->released;
-    unsigned reserved = (unsigned)w->reservations.n, mapped = (unsigned)w->mappings.n;
-    unsigned registered = (unsigned)w->registrations.n;
+        handles += w->memories[i] && !w->memories[i]->released && !w->memories[i]->device->was_reset;
+    unsigned reserved = count_kept(&w->reservations), mapped = count_kept(&w->mappings);
+    unsigned registered = count_kept(&w->registrations);
     unsigned n = streams + events + handles + reserved + mapped + registered;
     if (n)
         fprintf(stderr,
@@ -366,10 +411,13 @@ static unsigned count_leaks(struct wr_sim *w)
 unsigned wr_sim_close(struct wr_sim *w)
 {
     see_everything(w);
-    for (unsigned i = 0; i < w->profile.devices; i++) {
-        struct wr_device *d = &w->devices[i].base;
+    for (size_t i = 0; i < w->n_devices; i++) {
+        struct wr_device *d = &w->devices[i]->base;
+        bool was_reset = atomic_exchange(&w->devices[i]->was_reset, false);
+        atomic_store(&d->gone, WEIR_OK); /* for the arena to give back what is the host's own */
         void *pinned = atomic_exchange(&d->pinned, NULL);
         if (pinned && d->pinned_fini) d->pinned_fini(pinned);
+        atomic_store(&w->devices[i]->was_reset, was_reset);
     }
     if (w->options.wall_clock) wr_sim_engine_stop(w);
     unsigned leaks = count_leaks(w);

@@ -71,6 +71,10 @@ bool wr_sim_step(struct wr_sim *w); /* completes one legal op; false: none is */
 weir_status wr_sim_stall(struct wr_device *d, weir_stream s, struct wr_sim_gate **out);
 void wr_sim_gate_open(struct wr_sim_gate *g);
 
+/* As cuDevicePrimaryCtxReset: every call on `d` is CONTEXT_LOST from now on, and wr_sim_device names a new
+ * device of that ordinal, with all of its memory free. What was queued on the old one runs on, unseen. */
+void wr_sim_reset_device(struct wr_device *d);
+
 /* Failure injection: of the calls of the seam that follow, the n-th (from 1) fails with `status` and does
  * nothing; n = 0 switches it off. stream_identify and the clock are not counted. */
 void wr_sim_fail_nth(struct wr_sim *w, uint64_t n, weir_status status);

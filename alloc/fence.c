@@ -14,8 +14,6 @@
 void (*wr_fence_before_record)(struct wr_fence *f);
 #endif
 
-#define STREAM_PER_THREAD ((weir_stream)2) /* CU_STREAM_PER_THREAD */
-
 static const void *this_thread(void)
 {
     static _Thread_local char self;
@@ -164,7 +162,7 @@ void wr_fence_open(struct wr_fence *f, struct wr_events *e, weir_stream s, uint6
     f->events = e;
     f->stream = s;
     f->id = id;
-    f->owner = s == STREAM_PER_THREAD ? this_thread() : NULL;
+    f->owner = s == WR_FENCE_PER_THREAD ? this_thread() : NULL;
     f->retired = false;
     atomic_store(&f->n_ticks, 0);
     wr_lock_give(&f->lock);
@@ -390,6 +388,15 @@ bool wr_fence_orphan_if(struct wr_fence *f, weir_stream handle)
     f->retired |= orphan;
     wr_lock_give(&f->lock);
     return orphan;
+}
+
+bool wr_fence_orphan_own(struct wr_fence *f)
+{
+    wr_lock_take(&f->lock);
+    bool own = f->owner == this_thread() && !f->retired;
+    f->retired |= own;
+    wr_lock_give(&f->lock);
+    return own;
 }
 
 uint64_t wr_fence_id(struct wr_fence *f)

@@ -37,6 +37,8 @@ void wr_events_init(struct wr_events *e, struct wr_device *d);
 weir_status wr_events_trim(struct wr_events *e);
 void wr_events_fini(struct wr_events *e); /* all ticks given back */
 
+#define WR_FENCE_PER_THREAD ((weir_stream)2) /* CU_STREAM_PER_THREAD: another stream in each thread */
+
 struct wr_tick {
     uint64_t number;
     wr_event event;
@@ -105,6 +107,9 @@ weir_status wr_fence_retire(struct wr_fence *f);
 /* If this is the fence of `handle` and not retired: the handle belongs to another stream by now, so what has
  * no tick yet is covered by ticks on the whole context. True if it was. */
 bool wr_fence_orphan_if(struct wr_fence *f, weir_stream handle);
+
+/* The same for the calling thread's own default stream, as the thread ends: no driver call. */
+bool wr_fence_orphan_own(struct wr_fence *f);
 
 /* The stream's id, for words: the fence may be another stream's by the time they are read. */
 uint64_t wr_fence_id(struct wr_fence *f);

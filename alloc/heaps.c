@@ -263,19 +263,48 @@ static void retire_predecessor(weir_pool *p, weir_stream s, uint64_t id)
     }
 }
 
+/* ---- threads that end ---------------------------------------------------------------------------------
+ *
+ * A per-thread default stream goes with its thread, and the next thread's own marks may stand at the same
+ * address: so its fences are orphaned then, by a destructor of thread-specific data. It makes no driver call,
+ * as the driver's own state of the thread may be gone by then: the next tick, anybody's, covers the context.
+ */
+static pthread_key_t thread_key;
+static bool have_thread_key;
+
+static void end_thread(void *unused)
+{
+    (void)unused;
+    wr_pool_end_thread();
+}
+
+static void make_thread_key(void)
+{
+    have_thread_key = pthread_key_create(&thread_key, end_thread) == 0;
+}
+
+static weir_status watch_thread(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_thread_key);
+    if (have_thread_key && pthread_setspecific(thread_key, &thread_key) == 0) return WEIR_OK;
+    return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory to learn of the thread's end");
+}
+
 /* SLOW: a stream not seen before. */
 static weir_status open_heap_slow(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out)
 {
     struct wr_device *device;
     weir_status st = p->pages.device->ops->stream_device(p->pages.device, s, &device);
+    if (st == WEIR_OK && s == WR_FENCE_PER_THREAD) st = watch_thread();
     if (st != WEIR_OK) return st;
     struct wr_heap *fresh = obtain_heap();
     if (fresh == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a stream's heap");
     wr_latch_take(&fresh->lock); /* a thread late with this struct must not see it half made */
     wr_lock_take(&p->lock);
     uint32_t found = wr_table_get(&p->heap_of_id, id);
-    if (atomic_load(&p->state) == WR_POOL_CLOSED)
-        st = wr_fail(WEIR_CLOSED, "the pool is closed");
+    if (atomic_load(&p->state) >= WR_POOL_CLOSED)
+        st = wr_pool_refuse(p);
     else if (found == 0)
         st = open_heap_locked(p, fresh, s, id, device);
     *out = found != 0 ? wr_heaps_at(p, found - 1) : fresh;
@@ -286,6 +315,25 @@ static weir_status open_heap_slow(weir_pool *p, weir_stream s, uint64_t id, stru
     else
         retire_predecessor(p, s, id);
     return st;
+}
+
+bool wr_heaps_forget(weir_pool *p)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < atomic_load(&p->n_heaps); i++) {
+        struct wr_heap *h = wr_heaps_at(p, i);
+        if (h == NULL) continue;
+        wr_latch_take(&h->lock);
+        bool here = h->pool == p && h->index == i, idle = here && h->users == 0;
+        if (idle) {
+            wr_stream_forget(h);
+            close_heap_locked(p, h);
+        }
+        wr_latch_give(&h->lock);
+        if (idle) return_heap(h);
+        all &= idle || !here;
+    }
+    return all;
 }
 
 void wr_heaps_fini(weir_pool *p)

@@ -80,6 +80,22 @@ weir_status wr_pages_close(struct wr_pages *p)
     return s;
 }
 
+void wr_pages_forget(struct wr_pages *p)
+{
+    for (uint32_t page = 0; page < p->n_pages; page++)
+        atomic_store_explicit(&p->owner[page], 0, memory_order_relaxed);
+    wr_lock_take(&p->lock);
+    wr_range_fini(&p->va);
+    wr_range_fini(&p->idle);
+    free(p->segment_of);
+    free(p->segments);
+    p->segment_of = NULL;
+    p->segments = NULL;
+    p->n_segments = p->segments_capacity = 0;
+    p->reserved_pages = 0;
+    wr_lock_give(&p->lock);
+}
+
 /* ---- granting ---------------------------------------------------------------------------------------- */
 
 /* Counts `n` pages from `first` in or out of their segments' granted pages. LOCK: held. */

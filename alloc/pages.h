@@ -37,6 +37,10 @@ weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limi
 /* All pages idle or unmapped. An error leaves what could not be given back; call again. */
 weir_status wr_pages_close(struct wr_pages *p);
 
+/* All of it went with the device's context: drops the tables, without a driver call. The owners' table stays,
+ * cleared, as it is read without a lock. */
+void wr_pages_forget(struct wr_pages *p);
+
 static inline uint64_t wr_pages_address(const struct wr_pages *p, uint32_t unit)
 {
     return p->base + wr_size_bytes(unit);

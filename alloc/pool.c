@@ -14,13 +14,14 @@
 /* All pools ever opened; a leaf lock. */
 static struct {
     pthread_mutex_t mutex;
-    weir_pool *shells;
+    _Atomic(weir_pool *) shells;
     uint64_t last_uid;
 } registry = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static weir_status closed(void)
+weir_status wr_pool_refuse(weir_pool *p)
 {
-    return wr_fail(WEIR_CLOSED, "the pool is closed");
+    weir_status st = wr_edges_check_device(p->pages.device);
+    return st != WEIR_OK ? st : wr_fail(WEIR_CLOSED, "the pool is closed");
 }
 
 /* ---- HOT PATH ---------------------------------------------------------------------------------------- */
@@ -37,7 +38,8 @@ static void tick_by_weight(weir_pool *p, struct wr_heap *h);
 static inline __attribute__((always_inline)) weir_status alloc_by(
     weir_pool *p, size_t bytes, weir_stream s, const struct wr_terms *terms, weir_dptr *out)
 {
-    if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) != WR_POOL_OPEN)) return closed();
+    if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) != WR_POOL_OPEN))
+        return wr_pool_refuse(p);
     uint64_t limit = (uint64_t)p->pages.limit_pages * WR_PAGE_BYTES;
     uint32_t units = wr_size_units(bytes, limit), start;
     if (WR_UNLIKELY(units == 0)) {
@@ -62,7 +64,7 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
                  ? wr_stream_alloc(h, units, &start)
                  : wr_stream_alloc_aligned(h, units, terms->align, wr_pages_phase(&p->pages), &start);
     else
-        st = closed();
+        st = wr_pool_refuse(p);
     if (WR_UNLIKELY(st == WEIR_NOT_YET)) h->users++;
     wr_latch_give(&h->lock);
 
@@ -119,7 +121,8 @@ static bool is_home(const struct wr_heap *home, weir_stream s)
 weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
 {
     if (block == 0) return WEIR_OK;
-    if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_CLOSED)) return closed();
+    if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) >= WR_POOL_CLOSED))
+        return wr_pool_refuse(p);
     struct located at = {0};
     weir_status st = locate(p, block, &at);
     if (WR_LIKELY(st == WEIR_OK)) st = lock_home(p, at.home);
@@ -238,7 +241,7 @@ weir_status wr_pool_use(weir_pool *p, weir_dptr block, struct wr_mark m)
 
 weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s)
 {
-    if (atomic_load(&p->state) == WR_POOL_CLOSED) return closed();
+    if (atomic_load(&p->state) >= WR_POOL_CLOSED) return wr_pool_refuse(p);
     struct located at = {0};
     weir_status st = locate(p, block, &at);
     struct wr_mark m;
@@ -250,7 +253,7 @@ weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s)
 
 weir_status wr_pool_retire(weir_pool *p, weir_stream s)
 {
-    if (atomic_load(&p->state) == WR_POOL_CLOSED) return closed();
+    if (atomic_load(&p->state) >= WR_POOL_CLOSED) return wr_pool_refuse(p);
     struct wr_stream_info info;
     struct wr_heap *h;
     weir_status st = wr_heaps_identify(p, s, &info);
@@ -274,7 +277,7 @@ weir_status wr_pool_retire(weir_pool *p, weir_stream s)
 
 weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out)
 {
-    if (atomic_load(&p->state) != WR_POOL_OPEN) return closed();
+    if (atomic_load(&p->state) != WR_POOL_OPEN) return wr_pool_refuse(p);
     weir_status st = wr_pool_enter(p);
     if (st != WEIR_OK) return st;
     struct wr_pinned_stats pinned;
@@ -295,9 +298,11 @@ weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out)
 weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s)
 {
     if (host == NULL) return WEIR_OK;
+    weir_status st = wr_edges_check(); /* a forked child may never get the arena's lock */
+    if (st != WEIR_OK) return st;
     if (s == WEIR_NO_STREAM) return wr_pinned_free(p->pinned, host, NULL, 0); /* on a closed pool, too */
     struct wr_mark m = {0};
-    weir_status st = wr_pool_enter(p);
+    st = wr_pool_enter(p);
     if (st != WEIR_OK) return st;
     st = mark_inside(p, s, &m);
     if (st == WEIR_OK) st = wr_pinned_free(p->pinned, host, m.fence, m.number);
@@ -309,11 +314,12 @@ weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s)
 
 weir_status wr_pool_enter(weir_pool *p)
 {
+    if (atomic_load(&p->state) >= WR_POOL_CLOSED) return wr_pool_refuse(p);
     wr_lock_take(&p->lock);
-    bool open = !p->finishing && atomic_load(&p->state) != WR_POOL_CLOSED;
+    bool open = !p->finishing && atomic_load(&p->state) < WR_POOL_CLOSED;
     if (open) p->inside++;
     wr_lock_give(&p->lock);
-    return open ? WEIR_OK : closed();
+    return open ? WEIR_OK : wr_pool_refuse(p);
 }
 
 void wr_pool_leave(weir_pool *p)
@@ -325,11 +331,12 @@ void wr_pool_leave(weir_pool *p)
 
 weir_status wr_pool_hold(weir_pool *p)
 {
+    if (atomic_load(&p->state) != WR_POOL_OPEN) return wr_pool_refuse(p);
     wr_lock_take(&p->lock);
     bool open = atomic_load(&p->state) == WR_POOL_OPEN;
     if (open) p->holds++;
     wr_lock_give(&p->lock);
-    return open ? WEIR_OK : closed();
+    return open ? WEIR_OK : wr_pool_refuse(p);
 }
 
 void wr_pool_unhold(weir_pool *p)
@@ -361,10 +368,50 @@ static weir_status read_options(
     return WEIR_OK;
 }
 
+/* An edge has come: see edges.h. No lock. */
+static void turn_pools_away(struct wr_device *d)
+{
+    for (weir_pool *p = atomic_load(&registry.shells); p != NULL; p = p->next_shell) {
+        int open = WR_POOL_OPEN, closing = WR_POOL_CLOSING;
+        if (d != NULL && p->pages.device != d) continue;
+        if (!atomic_compare_exchange_strong(&p->state, &open, WR_POOL_GONE))
+            atomic_compare_exchange_strong(&p->state, &closing, WR_POOL_GONE);
+    }
+}
+
+static void register_pool(weir_pool *p)
+{
+    static struct wr_edges_watcher watcher = {.over = turn_pools_away};
+    pthread_mutex_lock(&registry.mutex);
+    p->uid = ++registry.last_uid;
+    p->next_shell = atomic_load(&registry.shells);
+    atomic_store(&registry.shells, p);
+    pthread_mutex_unlock(&registry.mutex);
+    wr_edges_watch(&watcher);
+    wr_edges_arm();
+    if (atomic_load(&p->pages.device->gone) != WEIR_OK) turn_pools_away(p->pages.device);
+}
+
+void wr_pool_end_thread(void)
+{
+    if (wr_edges_check() != WEIR_OK || WR_FAULT(EDGE_THREAD_IGNORED)) return;
+    for (weir_pool *p = atomic_load(&registry.shells); p != NULL; p = p->next_shell) {
+        if (wr_pool_enter(p) != WEIR_OK) continue;
+        for (uint32_t i = 0; i < atomic_load(&p->n_heaps); i++) {
+            struct wr_heap *h = wr_heaps_pin(p, i);
+            if (h == NULL) continue;
+            if (wr_fence_orphan_own(&h->fence)) wr_heaps_retire(p, h);
+            wr_heaps_unpin(p, h);
+        }
+        wr_pool_leave(p);
+    }
+}
+
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
 {
     uint64_t limit, grow;
-    weir_status st = read_options(d, o, &limit, &grow);
+    weir_status st = wr_edges_check_device(d);
+    if (st == WEIR_OK) st = read_options(d, o, &limit, &grow);
     if (st != WEIR_OK) return st;
     weir_pool *p = calloc(1, sizeof *p);
     if (p == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a pool");
@@ -377,11 +424,7 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
     p->terms = (struct wr_terms){.align = 1};
     wr_events_init(&p->events, d);
     wr_lock_init(&p->lock, WR_RANK_POOL);
-    pthread_mutex_lock(&registry.mutex);
-    p->uid = ++registry.last_uid;
-    p->next_shell = registry.shells;
-    registry.shells = p;
-    pthread_mutex_unlock(&registry.mutex);
+    register_pool(p);
     *out = p;
     return WEIR_OK;
 }
@@ -426,12 +469,27 @@ static void fini_events(weir_pool *p)
     }
 }
 
-/* One thread at a time, `finishing` set and nobody inside. */
-static weir_status finish(weir_pool *p)
+/* Gives all back. */
+static weir_status settle(weir_pool *p)
 {
     if (!settle_all(p)) return WEIR_NOT_YET;
     weir_status st = trim_events(p);
-    if (st == WEIR_OK) st = wr_pages_close(&p->pages);
+    return st == WEIR_OK ? wr_pages_close(&p->pages) : st;
+}
+
+/* Drops all: what it stood for went with the device's context, events and blocks. */
+static weir_status forget(weir_pool *p)
+{
+    if (!wr_heaps_forget(p)) return WEIR_NOT_YET;
+    wr_pages_forget(&p->pages);
+    return WEIR_OK;
+}
+
+/* One thread at a time, `finishing` set and nobody inside. */
+static weir_status finish(weir_pool *p)
+{
+    bool lost = atomic_load(&p->pages.device->gone) != WEIR_OK;
+    weir_status st = lost ? forget(p) : settle(p);
     if (st != WEIR_OK) return st;
     wr_lock_take(&p->lock); /* from here on no heap can be opened */
     atomic_store(&p->state, WR_POOL_CLOSED);
@@ -443,18 +501,21 @@ static weir_status finish(weir_pool *p)
 
 weir_status wr_pool_close(weir_pool *p)
 {
+    weir_status st = wr_edges_check(); /* before the lock: a forked child may never get it */
+    if (st != WEIR_OK) return st;
     wr_lock_take(&p->lock);
     bool was_closed = atomic_load(&p->state) == WR_POOL_CLOSED;
     bool mine = !was_closed && p->inside == 0 && p->holds == 0 && !p->finishing;
-    if (!was_closed) atomic_store(&p->state, WR_POOL_CLOSING);
+    int was_open = WR_POOL_OPEN; /* what is GONE stays so */
+    atomic_compare_exchange_strong(&p->state, &was_open, WR_POOL_CLOSING);
     if (mine)
         p->finishing = true;
     else
         p->finish_again = true; /* the thread that is at it may just have passed what this one freed */
     wr_lock_give(&p->lock);
-    if (was_closed) return closed();
+    if (was_closed) return wr_fail(WEIR_CLOSED, "the pool is closed");
 
-    weir_status st = WEIR_NOT_YET;
+    st = WEIR_NOT_YET;
     while (mine) {
         wr_lock_take(&p->lock);
         p->finish_again = false;

@@ -5,12 +5,14 @@
 #ifndef WR_POOL_H
 #define WR_POOL_H
 
+#include "edges.h"
 #include "fence.h"
 #include "pages.h"
 #include "pinned.h"
 #include "stream.h"
 
-enum wr_pool_state { WR_POOL_OPEN, WR_POOL_CLOSING, WR_POOL_CLOSED };
+/* GONE: an edge of edges.h came first. From CLOSED on no call takes a lock or looks at a table. */
+enum wr_pool_state { WR_POOL_OPEN, WR_POOL_CLOSING, WR_POOL_CLOSED, WR_POOL_GONE };
 
 enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
 
@@ -70,6 +72,12 @@ void wr_stats_check(weir_pool *p);
 weir_status wr_pool_enter(weir_pool *p);
 void wr_pool_leave(weir_pool *p);
 
+/* Why a pool that is not open turns a call away: CLOSED, AFTER_FORK, CONTEXT_LOST, worded. */
+weir_status wr_pool_refuse(weir_pool *p) __attribute__((cold));
+
+/* The calling thread ends: the fences of its default stream can be ticked by nobody as theirs any more. */
+void wr_pool_end_thread(void);
+
 /* ---- heaps.c ---- */
 
 /* The driver's reads of a stream: its id and whether it captures. */
@@ -102,6 +110,10 @@ struct wr_heap *wr_heaps_find_handle(weir_pool *p, weir_stream s);
 struct wr_heap *wr_heaps_pin_fence(weir_pool *p, struct wr_fence *f);
 /* LOCK: takes the heap's. Ends a retired heap that is empty and whose stream has passed. */
 void wr_heaps_unpin(weir_pool *p, struct wr_heap *h);
+
+/* Drops all tables of heaps that no thread uses, live blocks and all: their device is lost. False: a thread
+ * still uses one. */
+bool wr_heaps_forget(weir_pool *p);
 
 /* ---- ladder.c ---- */
 

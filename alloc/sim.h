@@ -77,6 +77,7 @@ struct sim_range {
     uint64_t start, bytes;
     uint64_t memory;     /* mapping: its handle */
     uint32_t accessible; /* mapping: bit n: from device n */
+    const struct sim_device *owner;
 };
 
 struct sim_ranges {
@@ -163,6 +164,7 @@ enum { SIM_ENGINE_H2D, SIM_ENGINE_D2H, SIM_ENGINE_PEER, SIM_ENGINES };
 struct sim_device {
     struct wr_device base;
     struct wr_sim *world;
+    _Atomic bool was_reset; /* its context is gone: another has its ordinal */
     struct sim_engine engines[SIM_ENGINES];
     struct sim_stream *legacy;
     struct sim_clock past; /* of its streams that are gone */
@@ -195,7 +197,9 @@ struct wr_sim {
     size_t n_running, running_capacity;
     const struct sim_op *moving; /* wall clock: the worker moves its bytes, outside the mutex */
 
-    struct sim_device *devices;
+    struct sim_device *
+        *devices; /* by ordinal; behind them those that were reset, whose old work may still run */
+    size_t n_devices;
     struct sim_stream **streams; /* all that live, destroyed ones with work left included */
     size_t n_streams, streams_capacity;
     struct sim_stream **stream_handles; /* handle - SIM_FIRST_HANDLE -> stream, NULL: dead */

@@ -155,7 +155,7 @@ weir_status wr_sim_op_va_reserve(struct wr_device *d, size_t bytes, uint64_t *ou
     if (s == WEIR_OK && !p)
         s = wr_fail(WEIR_OUT_OF_MEMORY, "va_reserve: no %zu bytes of address space", bytes);
     if (s == WEIR_OK) {
-        struct sim_range r = {.start = (uintptr_t)p, .bytes = bytes};
+        struct sim_range r = {.start = (uintptr_t)p, .bytes = bytes, .owner = sim_device_of(d)};
         insert_range(&sim_device_of(d)->world->reservations, r);
         *out = r.start;
     }
@@ -290,7 +290,8 @@ weir_status wr_sim_op_mem_map(struct wr_device *d, uint64_t va, size_t bytes, wr
                             m->device->file, (off_t)m->offset) == MAP_FAILED)
         s = wr_fail(WEIR_DRIVER_ERROR, "mem_map: the system refused a mapping: %s", strerror(errno));
     if (s == WEIR_OK) {
-        insert_range(&w->mappings, (struct sim_range){.start = va, .bytes = bytes, .memory = handle});
+        struct sim_range r = {.start = va, .bytes = bytes, .memory = handle, .owner = sim_device_of(d)};
+        insert_range(&w->mappings, r);
         m->n_mapped++;
     }
     return wr_sim_leave(d, s);
@@ -372,7 +373,8 @@ weir_status wr_sim_op_host_register(struct wr_device *d, void *host, size_t byte
     else if (overlaps_any(&w->registrations, start, bytes))
         s = wr_fail(WEIR_INVALID_ARGUMENT, "host_register: some of it is registered already");
     if (s == WEIR_OK) {
-        insert_range(&w->registrations, (struct sim_range){.start = start, .bytes = bytes});
+        struct sim_range r = {.start = start, .bytes = bytes, .owner = sim_device_of(d)};
+        insert_range(&w->registrations, r);
         w->counts.registrations++;
     }
     return wr_sim_leave(d, s);

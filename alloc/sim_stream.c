@@ -8,6 +8,7 @@
  * for that.
  */
 #include "sim.h"
+#include "edges.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -136,8 +137,10 @@ weir_status wr_sim_op_stream_identify(struct wr_device *d, weir_stream handle, s
     struct sim_device *device = sim_device_of(d);
     struct sim_stream *s = NULL;
     wr_locks_assert_none();
+    weir_status status = wr_edges_check_device(d);
+    if (status != WEIR_OK) return status;
     pthread_mutex_lock(&device->world->mutex);
-    weir_status status = wr_sim_stream_find(device, handle, "stream_identify", &s);
+    status = wr_sim_stream_find(device, handle, "stream_identify", &s);
     if (status == WEIR_OK)
         *out = (struct wr_stream_info){.id = s->capturing ? 0 : s->id, .capturing = s->capturing};
     return wr_sim_leave(d, status);

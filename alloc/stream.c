@@ -383,6 +383,14 @@ void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t i
         wr_range_init(&h->range[kind]);
 }
 
+void wr_stream_forget(struct wr_heap *h)
+{
+    h->counts.live_blocks = h->counts.live_units = 0;
+    h->counts.pending_blocks = h->counts.pending_units = h->counts.front_units = 0;
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
+        wr_range_fini(&h->range[kind]);
+}
+
 void wr_stream_close(struct wr_heap *h)
 {
     assert(wr_stream_is_empty(h) && h->users == 0);

@@ -67,6 +67,10 @@ struct wr_heap {
 void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t index, uint64_t tick_units);
 void wr_stream_close(struct wr_heap *h);
 
+/* Its memory is gone with the device: everything is dropped, live blocks, too, and the heap is empty. LOCK:
+ * h->lock. */
+void wr_stream_forget(struct wr_heap *h);
+
 /* ---- under h->lock ----------------------------------------------------------------------------------- */
 
 /* *start is the block's first unit. NOT_YET: no free piece is large enough. NO_HOST_MEMORY. */

@@ -11,6 +11,11 @@
  *   Waiting    No call here waits for the GPU, and none makes a stream wait. No lock of weir is held during a
  *              driver call. The caller's current CUDA context is the same after each call, errors included.
  *   Handles    A closed pool's handle stays valid to pass: calls on it return WEIR_CLOSED.
+ *   Edges      Once the process exits (an atexit handler, registered when a device is opened) every call returns
+ *              WEIR_CLOSED, and in a child of fork WEIR_AFTER_FORK: no driver call, no lock, frees do nothing.
+ *              When a device was reset or is in a sticky error, calls on its pools and queues return
+ *              WEIR_CONTEXT_LOST without driver calls, and who waits in one wakes. weir_queue_destroy and
+ *              weir_pool_close then drop the tables; a pool opened afterwards is on the device as it is then.
  */
 #ifndef WEIR_H
 #define WEIR_H
@@ -50,7 +55,8 @@ extern "C" {
     X(NO_DEVICE, "no device of that number or name")                                                         \
     X(DRIVER_ERROR, "the driver refused; weir_error_text() has its own code")                                \
     X(CONTEXT_LOST, "the device's context is gone or in a sticky error state")                               \
-    X(NO_HOST_MEMORY, "the host has no memory left")
+    X(NO_HOST_MEMORY, "the host has no memory left")                                                         \
+    X(AFTER_FORK, "a child of fork can't use what its parent opened")
 
 typedef enum weir_status {
 #define WEIR_STATUS_ENUM(name, text) WEIR_##name,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "line.h"
+#include "edges.h"
 
 /* A poll is late by a sixteenth of the wait at most. A sleep costs up to 150 us of processor time on a loaded
  * virtual machine, whatever its length; ten seconds take some 190 of them. */
@@ -64,6 +65,8 @@ weir_status wr_line_doze(
     struct wr_waiter *w, struct wr_device *d, struct wr_lock *held, enum wr_cause cause, bool polls)
 {
     assert(cause != WR_CAUSE_NOTHING);
+    weir_status over = wr_edges_check_device(d);
+    if (over != WEIR_OK) return over;
     uint64_t now = d->ops->now_ns(d);
     if (now >= w->deadline) {
         weir_status s = w->timeout_ns == 0 ? WEIR_WOULD_BLOCK : WEIR_TIMEOUT;

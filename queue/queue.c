@@ -3,6 +3,7 @@
  * The queue's life, its lock and the order of its items. See queue.h.
  */
 #include "queue.h"
+#include "edges.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,20 +12,30 @@ enum { ITEMS_DEFAULT = 2, ITEMS_MOST = 1024, PINNED_PER_ITEM = 4 };
 
 /* LOCK: guards the list of all queues ever opened. It keeps them reachable, for leak checkers. */
 static struct wr_lock shells_lock = {PTHREAD_MUTEX_INITIALIZER, WR_RANK_REGISTRY};
-static struct weir_queue *shells;
+static _Atomic(struct weir_queue *) shells;
 
 /* ---- calls in and out -------------------------------------------------------------------------------- */
 
-/* LOCK: taken on OK. PAIRS: leave. */
-weir_status wr_queue_enter(weir_queue *q)
+/* LOCK: taken on OK. PAIRS: leave. On a lost device, too: for destroy. */
+static weir_status enter_lost_or_not(weir_queue *q)
 {
     if (!q) return wr_fail(WEIR_INVALID_ARGUMENT, "the queue is NULL");
+    weir_status over =
+        wr_edges_check(); /* before the lock: in a forked child nobody may be left to give it */
+    if (over != WEIR_OK) return over;
     wr_lock_take(&q->lock);
     bool destroyed = q->destroyed;
     q->inside += !destroyed;
     if (!destroyed) return WEIR_OK;
     wr_lock_give(&q->lock);
     return wr_fail(WEIR_CLOSED, "the queue is destroyed");
+}
+
+/* LOCK: taken on OK. PAIRS: leave. */
+weir_status wr_queue_enter(weir_queue *q)
+{
+    weir_status s = q ? wr_edges_check_device(q->device) : WEIR_OK;
+    return s == WEIR_OK ? enter_lost_or_not(q) : s;
 }
 
 static void tear_down(weir_queue *q);
@@ -151,13 +162,29 @@ static weir_status attach(weir_queue *q, weir_pool *pool)
     return s;
 }
 
+/* Who sleeps in a queue of a lost device is woken, and finds out. */
+static void wake_lost(struct wr_device *d)
+{
+    if (d == NULL) return; /* the process is over: see wr_edges_watcher */
+    for (weir_queue *q = atomic_load(&shells); q; q = q->next_shell) {
+        if (q->device != d) continue;
+        wr_lock_take(&q->lock);
+        wr_line_wake_all(q->producers);
+        wr_line_wake_all(q->consumers);
+        wr_line_wake_all(q->lenders);
+        wr_lock_give(&q->lock);
+    }
+}
+
 static void keep_shell(weir_queue *q)
 {
+    static struct wr_edges_watcher watcher = {.over = wake_lost};
     wr_lock_init(&q->lock, WR_RANK_QUEUE);
     wr_lock_take(&shells_lock);
-    q->next_shell = shells;
-    shells = q;
+    q->next_shell = atomic_load(&shells);
+    atomic_store(&shells, q);
     wr_lock_give(&shells_lock);
+    wr_edges_watch(&watcher);
 }
 
 weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, weir_queue **out)
@@ -192,7 +219,7 @@ weir_status weir_queue_close(weir_queue *q)
 
 weir_status weir_queue_destroy(weir_queue *q)
 {
-    weir_status s = wr_queue_enter(q);
+    weir_status s = enter_lost_or_not(q);
     if (s != WEIR_OK) return s;
     q->closed = q->destroyed = true;
     wr_line_wake_all(q->producers);

@@ -361,8 +361,28 @@ static void test_each_failure_is_typed_named_and_writes_nothing(void **state)
             assert_int_equal(sink.sizes[1], 0x5a5a5a5a5a5a5a5a);
             assert_non_null(strstr(weir_error_text(), "CUDA_ERROR_FAKE"));
             assert_balanced();
+            atomic_store(&d->gone, WEIR_OK); /* cuMemGetInfo is the question that a loss is confirmed by */
         }
     fail_in("", 0);
+    drop(d);
+}
+
+/* P05: a context that fails weir's own question as well is lost for good. */
+static void test_P05_a_lost_device_makes_no_driver_call_any_more(void **state)
+{
+    (void)state;
+    struct wr_device *d = open_fake(0);
+    fail_in("cuStreamCreate", CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    weir_stream s;
+    assert_int_equal(d->ops->stream_create(d, &s), WEIR_CONTEXT_LOST);
+    assert_int_equal(atomic_load(&d->gone), WEIR_OK); /* somebody else's context, perhaps */
+    fail_in("cuCtxPushCurrent_v2", CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    assert_int_equal(d->ops->stream_create(d, &s), WEIR_CONTEXT_LOST);
+    fail_in("", 0);
+    int calls = FAKE(int, fake_total);
+    for (size_t i = 0; i < WR_ARRAY_LEN(ops); i++)
+        assert_int_equal(ops[i].run(d), WEIR_CONTEXT_LOST);
+    assert_int_equal(FAKE(int, fake_total), calls);
     drop(d);
 }
 
@@ -505,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_memory_gives_up_what_the_machine_refuses),
         cmocka_unit_test(test_each_op_is_one_driver_call_in_the_devices_context),
         cmocka_unit_test(test_each_failure_is_typed_named_and_writes_nothing),
+        cmocka_unit_test(test_P05_a_lost_device_makes_no_driver_call_any_more),
         cmocka_unit_test(test_a_lost_context_fails_before_the_call),
         cmocka_unit_test(test_an_event_not_ready_is_no_failure),
         cmocka_unit_test(test_identify_of_a_real_stream_is_two_reads),

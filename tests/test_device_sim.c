@@ -136,7 +136,7 @@ static void test_mapped_memory_without_access_is_not_reached(void **state)
 static size_t resident_bytes(struct fixture *f)
 {
     struct stat st;
-    assert_int_equal(fstat(f->world->devices[0].file, &st), 0);
+    assert_int_equal(fstat(f->world->devices[0]->file, &st), 0);
     return (size_t)st.st_blocks * 512;
 }
 
