@@ -12,6 +12,9 @@
  *   gather      passed pages of all other heaps, which become idle
  *   grow        new memory from the driver, within the limit
  *   make room   own passed pages too, then finished segments go back to the driver, then grow
+ *   evict       the caller's callback frees what it can do without; then all of the above again
+ *   overgrow    grow from the soft limit to the limit: till here growth, by grow and make room, ends at the
+ *               soft one
  *
  * What is left is a typed failure: NOT_YET if what pends would be enough, else OUT_OF_MEMORY.
  */
@@ -24,7 +27,9 @@ struct request {
     uint32_t units, pages; /* pages: how many in a row surely hold the units */
     const struct wr_terms *terms;
     uint32_t *start;
+    uint64_t ceiling;    /* pages to which it may grow now */
     bool device_full;    /* the driver refused memory that the limit allows */
+    enum wr_rung rung;   /* that was tried last */
     weir_status trouble; /* a stream's fence could not be asked: others may serve all the same */
 };
 
@@ -218,10 +223,12 @@ static weir_status gather(struct request *q)
 static weir_status grow(struct request *q)
 {
     uint32_t first;
-    weir_status st = wr_pages_grow(&q->pool->pages, q->pages, wr_pool_tag(q->heap, q->kind), &first);
+    struct wr_pages *pages = &q->pool->pages;
+    if (wr_pages_reserved(pages) + q->pages > q->ceiling) return WEIR_NOT_YET;
+    weir_status st = wr_pages_grow(pages, q->pages, q->ceiling, wr_pool_tag(q->heap, q->kind), &first);
     if (st == WEIR_OK) return add_pages_and_search(q, first);
     if (st != WEIR_OUT_OF_MEMORY) return st;
-    q->device_full = wr_pages_room(&q->pool->pages) >= q->pages;
+    q->device_full = wr_pages_room(pages) >= q->pages;
     return WEIR_NOT_YET;
 }
 
@@ -233,93 +240,112 @@ static weir_status make_room(struct request *q)
     note_trouble(q, wr_ladder_visit(q->pool, q->heap, true));
     weir_status st = take_idle(q);
     if (st != WEIR_NOT_YET) return st;
-    uint64_t ceiling = q->device_full ? wr_pages_reserved(pages) : pages->limit_pages;
+    uint64_t ceiling = q->device_full ? wr_min(q->ceiling, wr_pages_reserved(pages)) : q->ceiling;
     if (wr_pages_trim(pages, ceiling - wr_min(ceiling, q->pages)) == 0) return WEIR_NOT_YET;
     return grow(q);
 }
 
-/* ---- failure ----------------------------------------------------------------------------------------- */
+/* ---- rungs that begin anew: the caller's memory, and growth above the soft limit ---------------------- */
 
-struct shortage {
-    uint64_t free_units, waiting_units; /* in heaps; waiting: of those, not passed */
-    uint64_t worst_units, worst_id;     /* the stream that holds back most */
-    uint64_t largest_units;
-};
-
-static void add_waiting(struct shortage *sum, uint64_t units, uint64_t id)
+static struct wr_need need_of(const struct request *q)
 {
-    sum->waiting_units += units;
-    if (units <= sum->worst_units) return;
-    sum->worst_units = units;
-    sum->worst_id = id;
+    return (struct wr_need){.pool = q->pool,
+        .heap = q->heap,
+        .units = q->units,
+        .pages = q->pages,
+        .align = q->terms->align,
+        .device_full = q->device_full};
 }
 
-static uint64_t count_pending(const struct wr_heap *h, const struct wr_pending *list)
+static weir_status climb(struct request *q, enum wr_rung from, enum wr_rung to);
+
+static weir_status climb_again(struct request *q)
 {
-    uint64_t units = 0;
-    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
-        for (uint32_t id = list->first[kind]; id != 0; id = h->range[kind].nodes[id].bin_next)
-            units += h->range[kind].nodes[id].units;
-    return units;
+    q->trouble = WEIR_OK;
+    return climb(q, WR_RUNG_flush, WR_RUNG_make_room);
 }
 
-/* Whole pages that have passed and still lie in a heap: they passed after the rungs had looked, and the next
- * call gets them. */
-static bool is_late(const struct wr_node *n)
+static uint64_t live_bytes(weir_pool *p)
 {
-    return wr_size_pages(n->start) < (n->start + n->units) >> WR_UNITS_PER_PAGE_LOG2;
+    weir_stats s = {.struct_size = sizeof s};
+    wr_stats_fill(p, &s);
+    return s.live_bytes;
 }
 
-/* LOCK: h->lock. What other threads freed to the front cache since the visit counts as waiting. Blocks freed
- * by the stream itself wait for it; pending ones for the stream that they are filed under. */
-static void add_shortage(struct shortage *sum, const struct wr_heap *h)
+static _Thread_local bool evicting; /* this thread is in a callback, whose own allocs don't call it again */
+
+/* What really became free counts, not what is claimed. Other threads' calls blur it: where they allocate at
+ * the same time the attempt may end early, where they free it may go on, but then memory does come. */
+static uint64_t call_evict(struct request *q)
 {
-    uint64_t waiting = h->counts.front_units;
-    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++) {
-        const struct wr_range *r = &h->range[kind];
-        sum->free_units += r->free_units;
-        sum->largest_units = wr_max(sum->largest_units, wr_range_largest_free(r));
-        for (uint32_t id = wr_range_next_free(r, 0, 1); id != 0; id = wr_range_next_free(r, id, 1))
-            if (!wr_fence_passed(&h->fence, r->nodes[id].stamp) || is_late(&r->nodes[id]))
-                waiting += r->nodes[id].units;
+    weir_pool *p = q->pool;
+    uint64_t before = live_bytes(p);
+    evicting = true;
+    size_t claimed = p->evict(p->evict_context, wr_size_bytes(q->units));
+    evicting = false;
+    uint64_t after = live_bytes(p);
+    return before > after ? wr_min(before - after, claimed) : 0;
+}
+
+static bool would_do_once_passed(const struct request *q)
+{
+    struct wr_need need = need_of(q);
+    struct wr_shortage sum;
+    wr_report_measure(&need, &sum);
+    return sum.would_do;
+}
+
+static weir_status evict(struct request *q)
+{
+    if (q->pool->evict == NULL || evicting) return WEIR_NOT_YET;
+    weir_status st = WEIR_NOT_YET;
+    for (int zeros = 0; st == WEIR_NOT_YET && zeros < 2;) {
+        uint64_t freed = call_evict(q);
+        zeros = freed == 0 ? zeros + 1 : 0;
+        if (atomic_load(&q->pool->state) != WR_POOL_OPEN) return wr_fail(WEIR_CLOSED, "the pool is closed");
+        if (freed == 0) continue;
+        st = climb_again(q);
+        if (st == WEIR_NOT_YET && would_do_once_passed(q)) break; /* more would be in vain */
     }
-    sum->free_units += h->counts.pending_units + h->counts.front_units;
-    add_waiting(sum, waiting, h->id);
-    for (uint32_t i = 0; i < h->n_pending; i++)
-        add_waiting(sum, count_pending(h, &h->pending[i]), wr_fence_id(h->pending[i].fence));
+    return st;
 }
+
+static weir_status overgrow(struct request *q)
+{
+    if (q->pool->soft_pages == q->pool->pages.limit_pages) return WEIR_NOT_YET;
+    q->ceiling = q->pool->pages.limit_pages;
+    weir_status st = grow(q);
+    return st == WEIR_NOT_YET ? make_room(q) : st;
+}
+
+/* ---- failure ----------------------------------------------------------------------------------------- */
 
 static weir_status fail(struct request *q)
 {
-    struct shortage sum = {0};
-    for (uint32_t i = 0; i < atomic_load(&q->pool->n_heaps); i++) {
-        struct wr_heap *h = wr_heaps_pin(q->pool, i);
-        if (h == NULL) continue;
-        wr_latch_take(&h->lock);
-        add_shortage(&sum, h);
-        wr_latch_give(&h->lock);
-        wr_heaps_unpin(q->pool, h);
-    }
-    struct wr_pages *pages = &q->pool->pages;
-    uint64_t room = q->device_full ? 0 : wr_pages_room(pages);
-    uint64_t units = sum.free_units + ((room + wr_pages_idle(pages)) << WR_UNITS_PER_PAGE_LOG2);
     if (q->trouble != WEIR_OK)
         return wr_fail(q->trouble, "%llu bytes asked, and the driver failed to say what has passed",
             (unsigned long long)wr_size_bytes(q->units));
-    bool not_yet = sum.waiting_units > 0 && units >= (uint64_t)q->pages << WR_UNITS_PER_PAGE_LOG2;
-    return wr_fail(not_yet ? WEIR_NOT_YET : WEIR_OUT_OF_MEMORY,
-        "%llu bytes asked; %llu reserved of at most %llu%s; largest free piece of a stream %llu; %llu freed "
-        "but not passed, "
-        "most of it (%llu) on stream id %llu",
-        (unsigned long long)wr_size_bytes(q->units),
-        (unsigned long long)wr_pages_reserved(pages) * WR_PAGE_BYTES,
-        (unsigned long long)pages->limit_pages * WR_PAGE_BYTES, q->device_full ? " (the device is full)" : "",
-        (unsigned long long)sum.largest_units << WR_UNIT_LOG2,
-        (unsigned long long)sum.waiting_units << WR_UNIT_LOG2,
-        (unsigned long long)sum.worst_units << WR_UNIT_LOG2, (unsigned long long)sum.worst_id);
+    struct wr_need need = need_of(q);
+    struct wr_shortage sum;
+    wr_report_measure(&need, &sum);
+    return wr_report_fail(&need, &sum, sum.would_do ? WEIR_NOT_YET : WEIR_OUT_OF_MEMORY);
 }
 
 /* ---- the climb --------------------------------------------------------------------------------------- */
+
+/* Tries the rungs of [from, to] in turn. */
+static weir_status climb(struct request *q, enum wr_rung from, enum wr_rung to)
+{
+#define RUNG(name) name,
+    static weir_status (*const rungs[WR_RUNGS])(struct request *) = {WR_RUNG_MAP(RUNG)};
+#undef RUNG
+    weir_status st = WEIR_NOT_YET;
+    for (enum wr_rung rung = from; rung <= to && st == WEIR_NOT_YET; rung++) {
+        st = rungs[rung](q);
+        q->rung = rung; /* set after: a rung that climbs anew is the one that served */
+    }
+    return st;
+}
 
 /* Whole pages that hold the units wherever the alignment puts them: a page's own address has every alignment
  * that may be asked, unless the reservation itself begins off it. */
@@ -332,24 +358,19 @@ static uint32_t pages_for(const weir_pool *p, uint32_t units, const struct wr_te
 weir_status wr_ladder_alloc(
     weir_pool *p, struct wr_heap *h, uint32_t units, const struct wr_terms *terms, uint32_t *start)
 {
-#define RUNG(name) name,
-    static weir_status (*const rungs[WR_RUNGS])(struct request *) = {WR_RUNG_MAP(RUNG)};
-#undef RUNG
     struct request q = {.pool = p,
         .heap = h,
         .kind = wr_size_kind(units),
         .units = units,
         .pages = pages_for(p, units, terms),
         .terms = terms,
+        .ceiling = p->soft_pages,
         .start = start};
     wr_latch_take(&h->lock);
     h->counts.slow_allocs++;
     wr_latch_give(&h->lock);
-    weir_status st = WEIR_NOT_YET;
-    for (size_t i = 0; i < WR_RUNGS && st == WEIR_NOT_YET; i++) {
-        st = rungs[i](&q);
-        if (st == WEIR_OK) atomic_fetch_add_explicit(&p->served[i], 1, memory_order_relaxed);
-    }
+    weir_status st = climb(&q, 0, WR_RUNGS - 1);
+    if (st == WEIR_OK) atomic_fetch_add_explicit(&p->served[q.rung], 1, memory_order_relaxed);
     return st == WEIR_NOT_YET ? fail(&q) : st;
 }
 

@@ -169,6 +169,14 @@ uint64_t wr_pages_idle(struct wr_pages *p)
     return n;
 }
 
+uint32_t wr_pages_largest_idle(struct wr_pages *p)
+{
+    wr_lock_take(&p->lock);
+    uint32_t n = wr_range_largest_free(&p->idle);
+    wr_lock_give(&p->lock);
+    return n;
+}
+
 /* ---- segments ---------------------------------------------------------------------------------------- */
 
 /* LOCK: held. Room for `n` entries more. False: no host memory. */
@@ -363,10 +371,11 @@ static weir_status grow_by(struct wr_pages *p, uint32_t total, uint32_t n, uint3
     return s;
 }
 
-weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
+weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first)
 {
     weir_status s = WEIR_OUT_OF_MEMORY;
-    if (n < p->grow_pages) s = grow_by(p, p->grow_pages, n, tag, first);
+    if (n < p->grow_pages && wr_pages_reserved(p) + p->grow_pages <= ceiling)
+        s = grow_by(p, p->grow_pages, n, tag, first);
     return s == WEIR_OUT_OF_MEMORY ? grow_by(p, n, n, tag, first) : s;
 }
 

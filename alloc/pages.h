@@ -65,10 +65,12 @@ void wr_pages_retag(struct wr_pages *p, uint32_t first, uint32_t n, uint32_t tag
 uint64_t wr_pages_reserved(struct wr_pages *p);
 uint64_t wr_pages_room(struct wr_pages *p);
 uint64_t wr_pages_idle(struct wr_pages *p);
+uint32_t wr_pages_largest_idle(struct wr_pages *p); /* in a row */
 
 /* Maps new memory and grants `n` pages of it at once. OUT_OF_MEMORY: the limit or the device leaves no room.
+ * More than what is asked is mapped at a time only where it stays below `ceiling` pages.
  * No lock is held while the driver works; the limit holds at every moment all the same. */
-weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
+weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first);
 
 /* Unmaps wholly idle segments while more than `keep` pages are reserved. Returns the pages that went back. */
 uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep);

@@ -43,9 +43,7 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
     uint64_t limit = (uint64_t)p->pages.limit_pages * WR_PAGE_BYTES;
     uint32_t units = wr_size_units(bytes, limit), start;
     if (WR_UNLIKELY(units == 0)) {
-        if (bytes != 0)
-            return wr_fail(WEIR_TOO_LARGE, "%zu bytes asked of a pool limited to %llu", bytes,
-                (unsigned long long)limit);
+        if (bytes != 0) return wr_report_refuse(p, bytes);
         *out = 0;
         return WEIR_OK;
     }
@@ -359,11 +357,17 @@ struct wr_pinned *wr_pool_pinned(weir_pool *p)
 static weir_status read_options(
     struct wr_device *d, const weir_pool_options *o, uint64_t *limit, uint64_t *grow)
 {
+    if (!(o->limit_fraction >= 0 && o->limit_fraction <= 1))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "limit_fraction %g is not between 0 and 1", o->limit_fraction);
     const uint64_t addressable = (uint64_t)512 << 30; /* times ADDRESS_FACTOR: what 32-bit units reach */
     *limit = o->limit_bytes != 0 ? o->limit_bytes : d->total_bytes;
+    if (o->limit_fraction > 0)
+        *limit = wr_min(*limit, (uint64_t)((double)d->total_bytes * o->limit_fraction));
     *limit = wr_min(wr_round_down(*limit, WR_PAGE_BYTES), addressable - WR_PAGE_BYTES);
     *grow = o->grow_bytes != 0 ? o->grow_bytes : 32 * WR_MIB;
-    if (*limit == 0) return wr_fail(WEIR_INVALID_ARGUMENT, "limit_bytes %zu is below 2 MiB", o->limit_bytes);
+    if (*limit == 0)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a limit of %zu bytes, %g of the device, is below 2 MiB",
+            o->limit_bytes, o->limit_fraction);
     *grow = wr_min(*grow, *limit);
     return WEIR_OK;
 }
@@ -409,7 +413,7 @@ void wr_pool_end_thread(void)
 
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
 {
-    uint64_t limit, grow;
+    uint64_t limit = 0, grow = 0;
     weir_status st = wr_edges_check_device(d);
     if (st == WEIR_OK) st = read_options(d, o, &limit, &grow);
     if (st != WEIR_OK) return st;
@@ -422,6 +426,11 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
         return st;
     }
     p->terms = (struct wr_terms){.align = 1};
+    p->soft_pages = p->pages.limit_pages;
+    if (o->soft_limit_bytes != 0)
+        p->soft_pages = (uint32_t)wr_min(p->soft_pages, o->soft_limit_bytes >> WR_PAGE_LOG2);
+    p->evict = o->evict;
+    p->evict_context = o->evict_context;
     wr_events_init(&p->events, d);
     wr_lock_init(&p->lock, WR_RANK_POOL);
     register_pool(p);

@@ -17,7 +17,8 @@ enum wr_pool_state { WR_POOL_OPEN, WR_POOL_CLOSING, WR_POOL_CLOSED, WR_POOL_GONE
 enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
 
 /* What an alloc tries that its stream's heap could not serve, in this order: see ladder.c. */
-#define WR_RUNG_MAP(X) X(flush) X(reap) X(exchange) X(take_idle) X(gather) X(grow) X(make_room)
+#define WR_RUNG_MAP(X)                                                                                       \
+    X(flush) X(reap) X(exchange) X(take_idle) X(gather) X(grow) X(make_room) X(evict) X(overgrow)
 enum wr_rung {
 #define WR_RUNG_ENUM(name) WR_RUNG_##name,
     WR_RUNG_MAP(WR_RUNG_ENUM)
@@ -36,6 +37,9 @@ struct weir_pool {
     uint64_t
         uid; /* never used again: what a thread remembers of a pool gone by can't be taken for this one's */
     struct wr_terms terms; /* of a plain alloc */
+    uint32_t soft_pages;   /* growth above them comes after eviction; limit_pages where there are none */
+    weir_evict evict;
+    void *evict_context;
     struct wr_pages pages;
     struct wr_events events;
     struct wr_pinned *pinned;
@@ -125,6 +129,40 @@ weir_status wr_ladder_alloc(
 weir_status wr_ladder_visit(weir_pool *p, struct wr_heap *h, bool give_pages);
 weir_status wr_ladder_visit_all(weir_pool *p, const struct wr_heap *but);
 uint64_t wr_ladder_trim(weir_pool *p, uint64_t keep_bytes);
+
+/* ---- report.c ---- */
+
+/* What an alloc needs: `units`, and so many pages in a row to be sure of them. */
+struct wr_need {
+    weir_pool *pool;
+    struct wr_heap *heap;
+    uint32_t units, pages, align;
+    bool device_full; /* the driver refused memory that the limit allows */
+};
+
+/* A point of a stream's past, and the free memory that waits for it. */
+struct wr_holder {
+    uint64_t id;            /* the stream's; by now it may have ended */
+    struct wr_fence *fence; /* stays a fence even then: one that has passed */
+    uint64_t stamp;
+    uint64_t units;
+};
+
+struct wr_shortage {
+    uint64_t free_units, waiting_units; /* in heaps; waiting: of those, not passed */
+    uint64_t largest_units;             /* that the need's stream could get at once */
+    struct wr_holder best;              /* what to wait for: see report.c. fence NULL: nothing */
+    bool best_is_enough;                /* then the need is met, or one step nearer */
+    bool would_do;                      /* the need is met once all has passed, if pieces are well placed */
+    uint32_t n_holders;
+    struct wr_holder holders[128]; /* one a stream, in no order; what more streams hold is in waiting_units */
+};
+
+void wr_report_measure(const struct wr_need *need, struct wr_shortage *out);
+/* Words the failure, keeps it for weir_last_failure, returns `s`. */
+weir_status wr_report_fail(const struct wr_need *need, const struct wr_shortage *sum, weir_status s);
+weir_status wr_report_refuse(weir_pool *p, size_t bytes); /* TOO_LARGE */
+const weir_failure *wr_report_last(void);                 /* the calling thread's */
 
 static inline uint32_t wr_pool_tag(const struct wr_heap *h, enum wr_kind kind)
 {

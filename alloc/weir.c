@@ -53,6 +53,17 @@ weir_status weir_alloc_with(
     return wr_pool_alloc_with(pool, bytes, stream, &o, out);
 }
 
+weir_status weir_last_failure(weir_failure *out)
+{
+    if (out == NULL) return invalid("out is NULL");
+    if (!is_options_size(out->struct_size, sizeof *out))
+        return invalid("struct_size of weir_failure is unknown");
+    weir_failure last = *wr_report_last();
+    last.struct_size = out->struct_size;
+    memcpy(out, &last, out->struct_size);
+    return WEIR_OK;
+}
+
 weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream)
 {
     if (WR_UNLIKELY(pool == NULL)) return invalid("pool is NULL");

@@ -88,12 +88,26 @@ typedef struct weir_pool weir_pool;
 
 /* ---- pools ------------------------------------------------------------------------------------------- */
 
+/* Asked for memory that the caller could do without, when an alloc of `bytes` is about to fail (or to grow the
+ * pool above its soft limit). It frees through the normal calls and returns the bytes it has freed. Believed
+ * is only what really became free: two zeros running, whatever it claims, and the alloc goes on without; so
+ * it does when what was freed would be enough but has not passed yet. Called on the allocating thread, off
+ * all locks of weir, by several threads at once where several allocate; it may call anything of weir, and
+ * what it allocates itself does not come back to it. */
+typedef size_t (*weir_evict)(void *context, size_t bytes);
+
 typedef struct weir_pool_options {
     size_t struct_size;
     int device;              /* ordinal, as CUDA counts them */
     const char *device_kind; /* NULL: $WEIR_DEVICE, else "cuda". "cuda", or "sim[:PROFILE]", see README */
     size_t limit_bytes;      /* reserved never exceeds it. 0: the device's total memory */
     size_t grow_bytes;       /* least growth, rounded up to 2 MiB. 0: 32 MiB */
+    double limit_fraction;   /* of the device's total memory, above 0 up to 1; the smaller of the two limits
+                              * counts. 0: no such limit */
+    size_t soft_limit_bytes; /* above it the pool grows only when nothing else that needs no waiting helps:
+                              * other streams' passed memory, finished segments given back, `evict`. 0: none */
+    weir_evict evict;        /* NULL: none */
+    void *evict_context;
 } weir_pool_options;
 
 /* Opens a pool on a device. Reserves address space, no memory. A real device is never replaced by a simulated
@@ -123,6 +137,27 @@ typedef struct weir_alloc_options {
  * power of two (3) or above 2 MiB. */
 WEIR_API weir_status weir_alloc_with(
     weir_pool *pool, size_t bytes, weir_stream stream, const weir_alloc_options *options, weir_dptr *out);
+
+/* Why this thread's last alloc of that kind failed, in numbers. Bytes of device memory. */
+enum { WEIR_FAILURE_STREAMS = 8 };
+typedef struct weir_failure {
+    size_t struct_size;
+    weir_status status; /* OUT_OF_MEMORY, NOT_YET, TOO_LARGE; OK: no alloc of this thread failed so */
+    uint64_t asked_bytes, limit_bytes, reserved_bytes;
+    uint64_t
+        largest_free_bytes;  /* the largest that the stream could get now, growth within the limit included */
+    uint64_t pending_bytes;  /* freed but not passed, of all streams */
+    uint64_t fence_stream;   /* id (cuStreamGetId) of the stream that, once it has passed what is queued on
+                                  * it, lets the request succeed or brings it nearest; 0: none would help */
+    uint32_t n_streams;      /* entries below: those that hold most, most first */
+    uint32_t device_is_full; /* 1: the driver refused memory that the limit allows */
+    struct weir_failure_stream {
+        uint64_t id, bytes;
+    } streams[WEIR_FAILURE_STREAMS];
+} weir_failure;
+
+/* Fills *out up to out->struct_size bytes. Errors: INVALID_ARGUMENT. */
+WEIR_API weir_status weir_last_failure(weir_failure *out);
 
 /* Declares that the work queued on `stream` so far uses the block too. The block is not reused before that
  * work has passed; work queued later on that stream does not hold it back. `flags` must be 0. Costs one event

@@ -18,8 +18,10 @@ void wr_world_open(struct wr_world *w, const struct wr_world_options *o)
         .wall_clock = o->wall_clock};
     assert_int_equal(wr_sim_open(&sim, &w->sim), WEIR_OK);
     w->device = wr_sim_device(w->sim, 0);
-    weir_pool_options pool = {
-        .struct_size = sizeof pool, .limit_bytes = o->limit_bytes, .grow_bytes = o->grow_bytes};
+    weir_pool_options pool = o->pool;
+    pool.struct_size = sizeof pool;
+    pool.limit_bytes = o->limit_bytes;
+    pool.grow_bytes = o->grow_bytes;
     assert_int_equal(wr_pool_open(w->device, &pool, &w->pool), WEIR_OK);
 }
 

@@ -23,6 +23,7 @@ struct wr_world_options {
     const char *profile;            /* "gtx1080-pcie3" */
     size_t memory_bytes;            /* per device: the profile's */
     size_t limit_bytes, grow_bytes; /* of the pool: see weir_pool_options */
+    weir_pool_options pool;         /* what else is asked of it */
     uint64_t adversary_seed;
     bool reuse_handles, wall_clock;
 };
