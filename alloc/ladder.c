@@ -10,8 +10,9 @@
  *   exchange    whole pages between the stream's small and large range: stream order is enough
  *   idle        pages that no heap owns
  *   gather      passed pages of all other heaps, which become idle
- *   grow        new memory from the driver, within the limit
- *   make room   own passed pages too, then finished segments go back to the driver, then grow
+ *   stitch      own passed pages too, then idle segments that lie apart, moved side by side
+ *   grow        new memory from the driver, within the limit; for a long run only what idle segments lack
+ *   make room   finished segments go back to the driver, then grow
  *   evict       the caller's callback frees what it can do without; then all of the above again
  *   overgrow    grow from the soft limit to the limit: till here growth, by grow and make room, ends at the
  *               soft one
@@ -218,6 +219,33 @@ static weir_status gather(struct request *q)
     if (WR_FAULT(STEAL_UNPASSED)) steal_unpassed(q);
     note_trouble(q, wr_ladder_visit_all(q->pool, q->heap));
     return take_idle(q);
+}
+
+/* LOCK: takes the heap's. Is so much free in the own heap that it is worth a tick to learn what has passed? */
+static bool has_own_pages(struct request *q)
+{
+    enum { WORTH = 16 }; /* the part of the request that it is to spare */
+    struct wr_heap *h = q->heap;
+    wr_latch_take(&h->lock);
+    uint64_t units = h->counts.front_units;
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
+        units += h->range[kind].free_units;
+    wr_latch_give(&h->lock);
+    return (units >> WR_UNITS_PER_PAGE_LOG2) * WORTH >= q->pages;
+}
+
+static weir_status stitch(struct request *q)
+{
+    uint32_t first;
+    weir_status st = WEIR_NOT_YET;
+    if (has_own_pages(q)) {
+        note_trouble(q, wr_ladder_visit(q->pool, q->heap, true));
+        st = take_idle(q);
+    }
+    if (st != WEIR_NOT_YET) return st;
+    st = wr_pages_stitch(&q->pool->pages, q->pages, wr_pool_tag(q->heap, q->kind), &first);
+    if (st == WEIR_OK) return add_pages_and_search(q, first);
+    return st == WEIR_OUT_OF_MEMORY ? WEIR_NOT_YET : st;
 }
 
 static weir_status grow(struct request *q)

@@ -11,10 +11,12 @@
 /* Physical memory and where it is mapped, whole. */
 struct wr_segment {
     uint32_t first_page, n_pages; /* n_pages 0: the entry is spare */
+    uint32_t other_page;          /* moving: its new place, and once it has left, its old one */
     uint32_t granted_pages;       /* in heaps' hands */
     wr_memory memory;
     bool created, mapped, usable; /* all, but where an undo failed; trim tries again */
-    bool busy;                    /* a thread is making or unmaking it, off the lock */
+    bool busy;                    /* a thread is making, moving or unmaking it, off the lock */
+    bool moving;
 };
 
 struct wr_pages {
@@ -31,6 +33,7 @@ struct wr_pages {
     struct wr_segment *segments;
     uint32_t n_segments, segments_capacity;
     uint64_t reserved_pages, peak_reserved_pages, n_grows, n_trims;
+    uint64_t moving_pages; /* of segments on their way: they hold addresses twice */
 };
 
 weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limit_bytes, uint64_t grow_bytes);
@@ -67,9 +70,14 @@ uint64_t wr_pages_room(struct wr_pages *p);
 uint64_t wr_pages_idle(struct wr_pages *p);
 uint32_t wr_pages_largest_idle(struct wr_pages *p); /* in a row */
 
-/* Maps new memory and grants `n` pages of it at once. OUT_OF_MEMORY: the limit or the device leaves no room.
- * More than what is asked is mapped at a time only where it stays below `ceiling` pages.
- * No lock is held while the driver works; the limit holds at every moment all the same. */
+/* Moves wholly idle segments side by side, where they hold `n` pages together, and grants these. Nothing is
+ * created or released. OUT_OF_MEMORY: there are not as many; any error leaves all where it was. */
+weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
+
+/* Maps new memory and grants `n` pages at once; where `n` is more than the least growth, idle segments move
+ * beside the new memory, and only what is missing is new. OUT_OF_MEMORY: the limit or the device leaves no
+ * room. More than what is asked is mapped at a time only where it stays below `ceiling` pages. No lock is held
+ * while the driver works; the limit holds at every moment all the same. */
 weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first);
 
 /* Unmaps wholly idle segments while more than `keep` pages are reserved. Returns the pages that went back. */

@@ -18,7 +18,8 @@ enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
 
 /* What an alloc tries that its stream's heap could not serve, in this order: see ladder.c. */
 #define WR_RUNG_MAP(X)                                                                                       \
-    X(flush) X(reap) X(exchange) X(take_idle) X(gather) X(grow) X(make_room) X(evict) X(overgrow)
+    X(flush)                                                                                                 \
+    X(reap) X(exchange) X(take_idle) X(gather) X(stitch) X(grow) X(make_room) X(evict) X(overgrow)
 enum wr_rung {
 #define WR_RUNG_ENUM(name) WR_RUNG_##name,
     WR_RUNG_MAP(WR_RUNG_ENUM)

@@ -193,7 +193,7 @@ static void test_growth_makes_two_driver_calls_a_segment_and_one_for_all(void **
 {
     (void)state;
     struct wr_world w;
-    wr_world_open(&w, &(struct wr_world_options){0});
+    wr_world_open(&w, &(struct wr_world_options){.grow_bytes = 2 * WR_MIB});
     weir_stream a = wr_world_stream(&w);
     wr_world_free(&w, wr_world_alloc(&w, 1, a), a); /* the stream is known */
     uint64_t calls = wr_sim_calls(w.sim);

@@ -190,6 +190,7 @@ static void keep_pieces_of(size_t piece_bytes, int n)
     for (int i = 0; i < n; i++)
         pieces[i] = wr_world_alloc(&w, piece_bytes, s);
     weir_dptr again = wr_world_alloc(&w, big, s);
+    assert_true(wr_world_stats(&w).peak_reserved_bytes <= big + (uint64_t)n * piece_bytes + 64 * WR_MIB);
     wr_world_free(&w, again, s);
     for (int i = 0; i < n; i++)
         wr_world_free(&w, pieces[i], s);

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Segments: growth, moving idle ones side by side, and what is left when a step of it fails.
+ */
+#include "pool_world.h"
+
+#define MS ((uint64_t)1000000)
+
+static struct wr_world world;
+
+static int open_world(void **state)
+{
+    (void)state;
+    wr_world_open(&world, &(struct wr_world_options){0});
+    return 0;
+}
+
+static int close_world(void **state)
+{
+    (void)state;
+    wr_world_close(&world);
+    return 0;
+}
+
+static uint64_t served(enum wr_rung rung)
+{
+    return atomic_load(&world.pool->served[rung]);
+}
+
+/* ---- re-stitching ------------------------------------------------------------------------------------ */
+
+enum { BLOCKS = 8 };
+
+/* Blocks of 64 MiB, each grown for itself, every other one freed: 256 MiB, and no two touch. */
+static void make_holes(struct wr_world *w, weir_stream s, weir_dptr blocks[BLOCKS])
+{
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = wr_world_alloc(w, 64 * WR_MIB, s);
+        wr_world_mark(w, s, blocks[i], 64 * WR_MIB, (uint32_t)i);
+    }
+    for (int i = 0; i < BLOCKS; i += 2)
+        wr_world_free(w, blocks[i], s);
+    wr_sim_drain(w->sim);
+}
+
+static void verify_and_free_rest(struct wr_world *w, weir_stream s, weir_dptr blocks[BLOCKS])
+{
+    for (int i = 1; i < BLOCKS; i += 2) {
+        wr_world_verify(w, s, blocks[i], 64 * WR_MIB, (uint32_t)i);
+        wr_world_free(w, blocks[i], s);
+    }
+    wr_sim_drain(w->sim);
+}
+
+static void test_passed_pages_that_lie_apart_serve_a_long_block_without_growth(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    weir_dptr blocks[BLOCKS];
+    make_holes(&world, a, blocks);
+    weir_stats before = wr_world_stats(&world);
+    weir_dptr x = wr_world_alloc(&world, 256 * WR_MIB, b);
+    wr_world_mark(&world, b, x, 256 * WR_MIB, 100);
+    wr_world_verify(&world, b, x, 256 * WR_MIB, 100);
+    weir_stats after = wr_world_stats(&world);
+    assert_int_equal(after.reserved_bytes, before.reserved_bytes);
+    assert_int_equal(after.peak_reserved_bytes, before.peak_reserved_bytes);
+    assert_int_equal(after.grows, before.grows);
+    assert_int_equal(after.trims, before.trims);
+    assert_int_equal(served(WR_RUNG_stitch), 1);
+    assert_int_equal(wr_world_counts(&world).host_syncs + wr_world_counts(&world).stream_waits, 0);
+    wr_world_free(&world, x, b);
+    verify_and_free_rest(&world, a, blocks);
+}
+
+static void test_a_stream_stitches_its_own_passed_pages_too(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    weir_dptr blocks[BLOCKS];
+    make_holes(&world, a, blocks);
+    uint64_t reserved = wr_world_stats(&world).reserved_bytes;
+    weir_dptr x = wr_world_alloc(&world, 256 * WR_MIB, a);
+    assert_int_equal(wr_world_stats(&world).reserved_bytes, reserved);
+    wr_world_free(&world, x, a);
+    verify_and_free_rest(&world, a, blocks);
+}
+
+static void test_pages_that_have_not_passed_are_not_moved(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    weir_dptr blocks[BLOCKS];
+    make_holes(&world, a, blocks);
+    for (int i = 0; i < BLOCKS; i += 2) /* once more: in use by a stream that is stalled */
+        blocks[i] = wr_world_alloc(&world, 64 * WR_MIB, a);
+    struct wr_sim_gate *gate = wr_world_stall(&world, a);
+    for (int i = 0; i < BLOCKS; i += 2) {
+        wr_world_write(&world, a, blocks[i], 64 * WR_MIB, MS);
+        wr_world_free(&world, blocks[i], a);
+    }
+    weir_stats before = wr_world_stats(&world);
+    weir_dptr x = wr_world_alloc(&world, 256 * WR_MIB, b);
+    assert_int_equal(wr_world_stats(&world).reserved_bytes, before.reserved_bytes + 256 * WR_MIB);
+    assert_int_equal(served(WR_RUNG_stitch), 0);
+    assert_int_equal(wr_world_counts(&world).host_syncs + wr_world_counts(&world).stream_waits, 0);
+    wr_world_let_go(&world, gate);
+    wr_world_free(&world, x, b);
+    verify_and_free_rest(&world, a, blocks);
+}
+
+static void test_a_growth_takes_only_what_idle_segments_lack(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    weir_dptr blocks[BLOCKS];
+    make_holes(&world, a, blocks);
+    uint64_t reserved = wr_world_stats(&world).reserved_bytes;
+    weir_dptr x = wr_world_alloc(&world, 300 * WR_MIB, b);
+    wr_world_mark(&world, b, x, 300 * WR_MIB, 100);
+    wr_world_verify(&world, b, x, 300 * WR_MIB, 100);
+    assert_int_equal(wr_world_stats(&world).reserved_bytes, reserved + 44 * WR_MIB);
+    wr_world_free(&world, x, b);
+    verify_and_free_rest(&world, a, blocks);
+}
+
+static void test_stitching_again_and_again_needs_no_more_addresses(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 200 };
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 640 * WR_MIB});
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    for (int round = 0; round < ROUNDS; round++) {
+        weir_dptr blocks[BLOCKS];
+        make_holes(&w, a, blocks);
+        wr_world_free(&w, wr_world_alloc(&w, 256 * WR_MIB, b), b);
+        verify_and_free_rest(&w, a, blocks);
+    }
+    assert_true(atomic_load(&w.pool->served[WR_RUNG_stitch]) >= ROUNDS / 2);
+    wr_world_close(&w);
+}
+
+/* A21 for moves. The n-th call of an alloc that has to move segments fails; true: it came. */
+static bool fail_one_call_of_stitching(uint64_t n, size_t bytes, weir_status error)
+{
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 640 * WR_MIB});
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    weir_dptr blocks[BLOCKS], x = 0;
+    make_holes(&w, a, blocks);
+    weir_stats before = wr_world_stats(&w);
+    uint64_t calls = wr_sim_calls(w.sim);
+    wr_sim_fail_nth(w.sim, n, error);
+    weir_status st = weir_alloc(w.pool, bytes, b, &x);
+    bool came = wr_sim_calls(w.sim) - calls >= n;
+    wr_sim_fail_nth(w.sim, 0, WEIR_OK);
+    uint64_t reserved = wr_world_stats(&w).reserved_bytes;
+    if (st == WEIR_OK)
+        wr_world_free(&w, x, b);
+    else if (st == WEIR_DRIVER_ERROR)
+        assert_int_equal(reserved, before.reserved_bytes);
+    else /* where a query failed, the last rung may have given idle memory back */
+        assert_true((st == error || st == WEIR_NOT_YET) && reserved <= before.reserved_bytes);
+    wr_world_check(&w);
+    wr_world_free(&w, wr_world_alloc(&w, 60 * WR_MIB, b), b);
+    wr_world_free(&w, wr_world_alloc(&w, bytes, b), b);
+    verify_and_free_rest(&w, a, blocks);
+    wr_world_close(&w);
+    return came;
+}
+
+static void test_A21_a_move_that_fails_half_way_loses_nothing(void **state)
+{
+    (void)state;
+    const size_t sizes[] = {256 * WR_MIB, 300 * WR_MIB}; /* moved alone; moved beside new memory */
+    const weir_status errors[] = {WEIR_DRIVER_ERROR, WEIR_OUT_OF_MEMORY};
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t n = 1;
+        while (fail_one_call_of_stitching(n, sizes[i / 2], errors[i % 2]))
+            n++;
+        assert_in_range(n, 20, 1000);
+    }
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
+    const struct CMUnitTest tests[] = {
+        TEST(test_passed_pages_that_lie_apart_serve_a_long_block_without_growth),
+        TEST(test_a_stream_stitches_its_own_passed_pages_too),
+        TEST(test_pages_that_have_not_passed_are_not_moved),
+        TEST(test_a_growth_takes_only_what_idle_segments_lack),
+        cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
+        cmocka_unit_test(test_A21_a_move_that_fails_half_way_loses_nothing),
+    };
+#undef TEST
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
