@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/setup.sh
 
-benches=(overlap block alloc_pair)
+benches=(overlap block alloc_pair grow)
 
 if [ "${1:-}" = --check ]; then
     exec python3 bench/check.py
