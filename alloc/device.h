@@ -66,7 +66,7 @@ struct wr_launch {
     X(mem_create, (struct wr_device * d, size_t bytes, wr_memory * out)) /* OUT_OF_MEMORY when full */         \
     X(mem_release, (struct wr_device * d, wr_memory m))                                                        \
     X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                                 \
-    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for d */                    \
+    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for work of d */            \
     X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */                 \
     X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                             \
     /* Host memory, page-locked for every device of the process. */                                            \
@@ -100,6 +100,9 @@ struct wr_device_ops {
 #define WR_DEVICE_OP_FIELD(name, args) weir_status(*name) args;
     WR_DEVICE_OPS(WR_DEVICE_OP_FIELD)
 #undef WR_DEVICE_OP_FIELD
+    /* Another device of the same kind, and where simulated of the same world; opened at need, no work done on
+     * it. NO_DEVICE, and what wr_device_get says. */
+    weir_status (*sibling)(struct wr_device *d, int ordinal, struct wr_device **out);
     /* The clock: monotonic, of the machine or of the simulation. */
     uint64_t (*now_ns)(struct wr_device *d);
     /* Sleeps up to `ns`, sooner if `wake` is signalled. `held` is the lock that guards the waiter's

@@ -431,6 +431,12 @@ static weir_status launch(
     return status;
 }
 
+static weir_status sibling(struct wr_device *d, int ordinal, struct wr_device **out)
+{
+    (void)d;
+    return wr_device_get("cuda", ordinal, out);
+}
+
 static uint64_t now_ns(struct wr_device *d)
 {
     (void)d;
@@ -447,7 +453,8 @@ static const struct wr_device_ops cuda_ops = {
 #define OP_ROW(name, args) .name = name,
     WR_DEVICE_OPS(OP_ROW)
 #undef OP_ROW
-        .now_ns = now_ns,
+        .sibling = sibling,
+    .now_ns = now_ns,
     .doze = doze,
 };
 

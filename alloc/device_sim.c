@@ -237,6 +237,17 @@ weir_status wr_sim_op_launch(
 
 /* ---- the clock, and the table ------------------------------------------------------------------------ */
 
+static weir_status find_sibling(struct wr_device *d, int ordinal, struct wr_device **out)
+{
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct wr_device *found = ordinal >= 0 ? wr_sim_device(w, (unsigned)ordinal) : NULL;
+    if (!found)
+        return wr_fail(
+            WEIR_NO_DEVICE, "sim:%s has no device %d, only %u", w->profile.name, ordinal, w->profile.devices);
+    *out = found;
+    return WEIR_OK;
+}
+
 static uint64_t read_clock(struct wr_device *d)
 {
     struct wr_sim *w = sim_device_of(d)->world;
@@ -251,7 +262,8 @@ static const struct wr_device_ops sim_ops = {
 #define SIM_OP_FIELD(name, args) .name = wr_sim_op_##name,
     WR_DEVICE_OPS(SIM_OP_FIELD)
 #undef SIM_OP_FIELD
-        .now_ns = read_clock,
+        .sibling = find_sibling,
+    .now_ns = read_clock,
     .doze = wr_sim_doze,
 };
 

@@ -48,6 +48,8 @@ static void free_tables(struct wr_pages *p)
 weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limit_bytes, uint64_t grow_bytes)
 {
     *p = (struct wr_pages){.device = d,
+        .devices = {d},
+        .n_devices = 1,
         .limit_pages = (uint32_t)(limit_bytes >> WR_PAGE_LOG2),
         .grow_pages = (uint32_t)(wr_round_up(grow_bytes, WR_PAGE_BYTES) >> WR_PAGE_LOG2)};
     p->n_pages = p->limit_pages * ADDRESS_FACTOR;
@@ -215,6 +217,25 @@ weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint
     wr_lock_take(&p->lock);
     uint32_t moved = wr_segments_choose(p, n);
     return build_run(p, moved, n - (uint32_t)wr_min(n, moved), n, tag, first);
+}
+
+/* The device joins the list first, so that no mapping made meanwhile is missed. */
+weir_status wr_pages_share(struct wr_pages *p, struct wr_device *peer)
+{
+    wr_lock_take(&p->lock);
+    uint32_t n = 0;
+    while (n < p->n_devices && p->devices[n] != peer)
+        n++;
+    bool full = n == WR_PAGES_DEVICES;
+    if (n == p->n_devices && !full) p->devices[p->n_devices++] = peer;
+    wr_lock_give(&p->lock);
+    if (full)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a pool is shared with %d devices at most", WR_PAGES_DEVICES);
+    weir_status s = wr_segments_share(p, n);
+    wr_lock_take(&p->lock);
+    if (s != WEIR_OK) p->devices[n] = p->device; /* has access anyway: the places of others stay */
+    wr_lock_give(&p->lock);
+    return s;
 }
 
 /* LOCK: held. A segment that nobody uses and that is not on its way already; UINT32_MAX: none. */

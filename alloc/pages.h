@@ -17,7 +17,11 @@ struct wr_segment {
     bool created, mapped, usable; /* all, but where an undo failed; trim tries again */
     bool busy;                    /* a thread is making, moving or unmaking it, off the lock */
     bool moving;
+    uint32_t devices; /* bit n: the n-th of the list has access */
+    uint32_t holds;   /* threads that give a device access, off the lock: it stays where it is */
 };
+
+enum { WR_PAGES_DEVICES = 32 };
 
 struct wr_pages {
     struct wr_device *device;
@@ -33,6 +37,8 @@ struct wr_pages {
     struct wr_segment *segments;
     uint32_t n_segments, segments_capacity;
     uint64_t reserved_pages, peak_reserved_pages, n_grows, n_trims;
+    struct wr_device *devices[WR_PAGES_DEVICES]; /* that have access to all pages; the first is the own */
+    uint32_t n_devices;
     uint64_t moving_pages; /* of segments on their way: they hold addresses twice */
 };
 
@@ -79,6 +85,10 @@ weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32
  * room. More than what is asked is mapped at a time only where it stays below `ceiling` pages. No lock is held
  * while the driver works; the limit holds at every moment all the same. */
 weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first);
+
+/* Gives a device access to all pages that there are, and to all that will be: before any is granted. An error
+ * leaves the device off the list. INVALID_ARGUMENT: the list is full. */
+weir_status wr_pages_share(struct wr_pages *p, struct wr_device *peer);
 
 /* Unmaps wholly idle segments while more than `keep` pages are reserved. Returns the pages that went back. */
 uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep);

@@ -271,6 +271,17 @@ weir_status wr_pool_retire(weir_pool *p, weir_stream s)
     return st;
 }
 
+weir_status wr_pool_peer_enable(weir_pool *p, int ordinal)
+{
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    struct wr_device *own = wr_pool_device(p), *peer;
+    st = own->ops->sibling(own, ordinal, &peer);
+    if (st == WEIR_OK) st = wr_pages_share(&p->pages, peer);
+    wr_pool_leave(p);
+    return st;
+}
+
 /* ---- pinned memory ----------------------------------------------------------------------------------- */
 
 weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out)

@@ -199,9 +199,29 @@ static void swap_places(struct wr_segment *g)
     g->other_page = place;
 }
 
-static weir_status permit(struct wr_pages *p, uint32_t first, uint32_t n)
+static weir_status permit(struct wr_pages *p, struct wr_device *d, uint32_t first, uint32_t n)
 {
-    return p->device->ops->mem_access(p->device, page_address(p, first), (size_t)n * WR_PAGE_BYTES);
+    return d->ops->mem_access(d, page_address(p, first), (size_t)n * WR_PAGE_BYTES);
+}
+
+/* Access for each device of the list. LOCK: taken, and held on return, so that none has joined unseen. */
+static weir_status permit_all(struct wr_pages *p, uint32_t first, uint32_t n)
+{
+    weir_status s = WEIR_OK;
+    wr_lock_take(&p->lock);
+    for (uint32_t i = 0; i < p->n_devices && s == WEIR_OK; i++) {
+        struct wr_device *d = p->devices[i];
+        wr_lock_give(&p->lock);
+        s = permit(p, d, first, n);
+        wr_lock_take(&p->lock);
+    }
+    return s;
+}
+
+/* LOCK: held. */
+static uint32_t all_devices(const struct wr_pages *p)
+{
+    return (uint32_t)(((uint64_t)1 << p->n_devices) - 1);
 }
 
 void wr_segments_unmake(struct wr_pages *p, struct wr_segment *g)
@@ -231,20 +251,16 @@ static weir_status take_to_window(struct wr_pages *p, struct wr_segment *g)
     return map_segment(p, g);
 }
 
-static weir_status make_usable(struct wr_pages *p, struct wr_segment *g)
-{
-    (void)p;
-    g->usable = true;
-    return WEIR_OK;
-}
-
 static weir_status step_back(struct wr_pages *p, struct wr_segment *g)
 {
     if (!g->moving) {
         wr_segments_unmake(p, g);
     } else if (!g->usable && unmap_segment(p, g) == WEIR_OK) {
         swap_places(g);
-        g->usable = map_segment(p, g) == WEIR_OK && permit(p, g->first_page, g->n_pages) == WEIR_OK;
+        if (map_segment(p, g) != WEIR_OK) return WEIR_OK;
+        g->usable = permit_all(p, g->first_page, g->n_pages) == WEIR_OK;
+        g->devices = all_devices(p);
+        wr_lock_give(&p->lock);
     }
     return WEIR_OK; /* what could not be done is left for the next trim */
 }
@@ -278,6 +294,8 @@ void wr_segments_settle(struct wr_pages *p, uint32_t index, struct wr_segment g)
         p->moving_pages -= g.n_pages;
     }
     g.busy = g.moving = false;
+    /* A device that joined during an undo has no access here: rather unused than refused. */
+    g.usable &= (g.devices & all_devices(p)) == all_devices(p);
     if (g.usable) {
         wr_range_add(&p->idle, g.first_page, g.n_pages, 0);
     } else if (!g.created) {
@@ -292,13 +310,47 @@ weir_status wr_segments_finish(struct wr_pages *p, const struct wr_window *w)
 {
     weir_status s = step_window(p, w, create_fresh);
     if (s == WEIR_OK) s = step_window(p, w, take_to_window);
-    if (s == WEIR_OK) s = permit(p, w->first, w->n_pages);
-    step_window(p, w, s == WEIR_OK ? make_usable : step_back);
-    wr_lock_take(&p->lock);
+    if (s == WEIR_OK) {
+        s = permit_all(p, w->first, w->n_pages);
+        if (s != WEIR_OK) wr_lock_give(&p->lock);
+    }
+    if (s != WEIR_OK) {
+        step_window(p, w, step_back);
+        wr_lock_take(&p->lock);
+    }
     for (uint32_t at = w->first; at < w->first + w->n_pages;) {
         uint32_t index = p->segment_of[at] - 1;
-        at += p->segments[index].n_pages;
-        wr_segments_settle(p, index, p->segments[index]);
+        struct wr_segment g = p->segments[index];
+        at += g.n_pages;
+        if (s == WEIR_OK) {
+            g.usable = true;
+            g.devices = all_devices(p);
+        }
+        wr_segments_settle(p, index, g);
     }
+    return s;
+}
+
+/* ---- access ------------------------------------------------------------------------------------------ */
+
+/* Segments that are on their way get it there, or are checked when they settle. Entries may move and come
+ * meanwhile; those that come have it. */
+weir_status wr_segments_share(struct wr_pages *p, uint32_t n)
+{
+    weir_status s = WEIR_OK;
+    wr_lock_take(&p->lock);
+    struct wr_device *d = p->devices[n];
+    for (uint32_t i = 0; i < p->n_segments && s == WEIR_OK; i++) {
+        struct wr_segment *g = &p->segments[i];
+        if (g->n_pages == 0 || !g->usable || g->busy || g->devices >> n & 1) continue;
+        uint32_t first = g->first_page, n_pages = g->n_pages;
+        g->holds++;
+        wr_lock_give(&p->lock);
+        s = permit(p, d, first, n_pages);
+        wr_lock_take(&p->lock);
+        p->segments[i].holds--;
+        if (s == WEIR_OK) p->segments[i].devices |= (uint32_t)1 << n;
+    }
+    wr_lock_give(&p->lock);
     return s;
 }

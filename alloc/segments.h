@@ -15,7 +15,7 @@ struct wr_window {
 /* LOCK: held. Nobody uses it, and no thread is at it. */
 static inline bool wr_segments_is_idle(const struct wr_segment *g)
 {
-    return g->n_pages > 0 && g->granted_pages == 0 && !g->busy;
+    return g->n_pages > 0 && g->granted_pages == 0 && !g->busy && g->holds == 0;
 }
 
 /* LOCK: held. Marks idle, usable segments to be moved: of `n` pages or more in all, where there are as many.
@@ -33,6 +33,9 @@ weir_status wr_segments_finish(struct wr_pages *p, const struct wr_window *w);
 
 /* Steps down, as far as the driver lets. `g` is a copy of a busy entry. */
 void wr_segments_unmake(struct wr_pages *p, struct wr_segment *g);
+
+/* Gives the n-th device of the list access to every usable segment. */
+weir_status wr_segments_share(struct wr_pages *p, uint32_t n);
 
 /* LOCK: held. The busy entry becomes what the copy says: idle pages, gone, or left for the next trim. */
 void wr_segments_settle(struct wr_pages *p, uint32_t index, struct wr_segment g);

@@ -92,6 +92,11 @@ weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed_bytes)
     return WEIR_OK;
 }
 
+weir_status weir_pool_peer_enable(weir_pool *pool, int device)
+{
+    return pool == NULL ? invalid("pool is NULL") : wr_pool_peer_enable(pool, device);
+}
+
 weir_status weir_pool_stats(weir_pool *pool, weir_stats *out)
 {
     if (pool == NULL || out == NULL) return invalid("pool or out is NULL");

@@ -183,6 +183,13 @@ WEIR_API weir_status weir_stream_retire(weir_pool *pool, weir_stream stream);
  * INVALID_ARGUMENT, CLOSED. */
 WEIR_API weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed_bytes);
 
+/* Makes all memory of the pool, what it has and what it will get, readable and writable for work of another
+ * device, before a block of it leaves. `device` is an ordinal of the pool's own kind of device. Calls after the
+ * first are free; it can't be undone. An error leaves the pool as it was. One driver call for each segment
+ * that there is, and one more for each growth from now on. Errors: NO_DEVICE, DRIVER_ERROR (no such peer
+ * access on this machine), INVALID_ARGUMENT, CLOSED, CONTEXT_LOST, NO_DRIVER. */
+WEIR_API weir_status weir_pool_peer_enable(weir_pool *pool, int device);
+
 /* INVARIANT: live + pending + cached + idle == reserved, all in bytes of device memory. */
 typedef struct weir_stats {
     size_t struct_size;

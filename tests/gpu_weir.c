@@ -384,6 +384,60 @@ static void test_Q20_a_thread_without_a_context_can_push_and_still_has_none(void
     end_stream(compute);
 }
 
+static void test_A17_a_peer_reads_and_writes_what_was_mapped_before_and_after(void **state)
+{
+    (void)state;
+    struct wr_device *peer;
+    weir_stream a = new_stream(), b;
+    weir_dptr x, y;
+    if (wr_device_get("cuda", 1, &peer) != WEIR_OK) skip();
+    OK(peer->ops->stream_create(peer, &b));
+    OK(weir_alloc(pool, 64 * MIB, a, &x));
+    OK(weir_pool_peer_enable(pool, 1));
+    OK(weir_alloc(pool, 1024 * MIB, a, &y));
+    OK(wr_kernels_fill(peer, b, x + 64 * MIB - 4, 4, 1));
+    OK(wr_kernels_fill(peer, b, y + 1024 * MIB - 4, 4, 2));
+    OK(peer->ops->stream_sync(peer, b));
+    OK(weir_free(pool, x, a));
+    OK(weir_free(pool, y, a));
+    OK(weir_stream_retire(pool, b));
+    OK(peer->ops->stream_destroy(peer, b));
+    end_stream(a);
+}
+
+/* Eight blocks, every other one freed: their pages are moved side by side while a kernel of 200 ms runs on
+ * another stream and writes one of those that stay. */
+static void test_segments_move_under_a_running_kernel_without_waiting(void **state)
+{
+    (void)state;
+    weir_stream a = new_stream(), b = new_stream();
+    weir_dptr blocks[8], x;
+    for (int i = 0; i < 8; i++)
+        OK(weir_alloc(pool, 64 * MIB, a, &blocks[i]));
+    for (int i = 0; i < 8; i += 2)
+        OK(weir_free(pool, blocks[i], a));
+    OK(weir_trim(pool, 2048 * MIB, NULL)); /* gives nothing back, but records an event on the stream */
+    OK(device->ops->stream_sync(device, a));
+    uint64_t before = device->ops->now_ns(device);
+    OK(wr_kernels_spin(device, b, SPIN_NS));
+    OK(wr_kernels_fill(device, b, blocks[1], 64 * MIB, 7));
+    OK(weir_touch(pool, blocks[1], b, 0));
+    weir_stats old = {.struct_size = sizeof old}, now = old;
+    OK(weir_pool_stats(pool, &old));
+    OK(weir_alloc(pool, 256 * MIB, a, &x));
+    OK(weir_pool_stats(pool, &now));
+    assert_true(device->ops->now_ns(device) - before < SOON_NS);
+    assert_int_equal(now.reserved_bytes, old.reserved_bytes);
+    OK(wr_kernels_fill(device, a, x, 256 * MIB, 8));
+    OK(device->ops->stream_sync(device, a));
+    OK(device->ops->stream_sync(device, b));
+    OK(weir_free(pool, x, a));
+    for (int i = 1; i < 8; i += 2)
+        OK(weir_free(pool, blocks[i], a));
+    end_stream(a);
+    end_stream(b);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_pool, close_pool)
 
 int main(void)
@@ -396,6 +450,8 @@ int main(void)
         TEST(test_A12_a_use_by_a_stream_of_another_gpu_counts_like_any_other),
         TEST(test_A07_the_per_thread_default_stream_is_another_in_each_thread),
         TEST(test_A16_the_callers_context_is_the_same_after_each_call),
+        TEST(test_A17_a_peer_reads_and_writes_what_was_mapped_before_and_after),
+        TEST(test_segments_move_under_a_running_kernel_without_waiting),
         TEST(test_a_capture_survives_everything_that_weir_does_meanwhile),
         TEST(test_Q02_a_push_of_pageable_memory_does_not_wait_for_a_kernel),
         TEST(test_Q20_a_thread_without_a_context_can_push_and_still_has_none),

@@ -183,6 +183,117 @@ static void test_A21_a_move_that_fails_half_way_loses_nothing(void **state)
     }
 }
 
+/* ---- peers ------------------------------------------------------------------------------------------- */
+
+static const struct wr_world_options two_devices = {.profile = "gtx1080-pcie3x2"};
+
+/* Work of device 1 writes the last word of the block; the oracle reports what it has no access to. */
+static void write_from_peer(struct wr_world *w, weir_dptr block, size_t bytes, uint32_t tag)
+{
+    struct wr_device *peer = wr_sim_device(w->sim, 1);
+    weir_stream s;
+    weir_dptr last = block + bytes - sizeof tag;
+    assert_int_equal(peer->ops->stream_create(peer, &s), WEIR_OK);
+    assert_int_equal(wr_kernels_fill(peer, s, last, sizeof tag, tag), WEIR_OK);
+    wr_world_touch(w, block, s);
+    wr_sim_drain(w->sim);
+    assert_int_equal(wr_world_peek(w, last), tag);
+    assert_int_equal(weir_stream_retire(w->pool, s), WEIR_OK);
+    assert_int_equal(peer->ops->stream_destroy(peer, s), WEIR_OK);
+}
+
+static void test_A17_memory_mapped_after_a_peer_was_enabled_is_its_own_too(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &two_devices);
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr before = wr_world_alloc(&w, 40 * WR_MIB, a);
+    assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
+    assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
+    assert_int_equal(weir_pool_peer_enable(w.pool, 0), WEIR_OK);
+    weir_dptr after = wr_world_alloc(&w, WR_GIB, a);
+    write_from_peer(&w, before, 40 * WR_MIB, 1);
+    write_from_peer(&w, after, WR_GIB, 2);
+    wr_world_free(&w, before, a);
+    wr_world_free(&w, after, a);
+    assert_int_equal(weir_pool_peer_enable(w.pool, 2), WEIR_NO_DEVICE);
+    assert_int_equal(weir_pool_peer_enable(w.pool, -1), WEIR_NO_DEVICE);
+    wr_world_close(&w);
+}
+
+static void test_A17_what_has_moved_is_still_the_peers(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &two_devices);
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr blocks[BLOCKS];
+    make_holes(&w, a, blocks);
+    assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
+    weir_dptr x = wr_world_alloc(&w, 256 * WR_MIB, a);
+    assert_true(atomic_load(&w.pool->served[WR_RUNG_stitch]) == 1);
+    write_from_peer(&w, x, 256 * WR_MIB, 3);
+    wr_world_free(&w, x, a);
+    verify_and_free_rest(&w, a, blocks);
+    wr_world_close(&w);
+}
+
+/* The n-th call of a growth with a peer fails; true: it came. */
+static bool fail_one_call_with_a_peer(uint64_t n)
+{
+    struct wr_world w;
+    wr_world_open(&w, &two_devices);
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr first = wr_world_alloc(&w, 40 * WR_MIB, a), x = 0;
+    assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
+    uint64_t reserved = wr_world_stats(&w).reserved_bytes, calls = wr_sim_calls(w.sim);
+    wr_sim_fail_nth(w.sim, n, WEIR_DRIVER_ERROR);
+    weir_status st = weir_alloc(w.pool, 100 * WR_MIB, a, &x);
+    bool came = wr_sim_calls(w.sim) - calls >= n;
+    wr_sim_fail_nth(w.sim, 0, WEIR_OK);
+    assert_int_equal(st, came ? WEIR_DRIVER_ERROR : WEIR_OK);
+    if (came) {
+        assert_int_equal(wr_world_stats(&w).reserved_bytes, reserved);
+        x = wr_world_alloc(&w, 100 * WR_MIB, a);
+    }
+    write_from_peer(&w, x, 100 * WR_MIB, 4);
+    wr_world_free(&w, x, a);
+    wr_world_free(&w, first, a);
+    wr_world_close(&w);
+    return came;
+}
+
+static void test_A17_a_grant_that_fails_undoes_the_growth(void **state)
+{
+    (void)state;
+    uint64_t n = 1;
+    while (fail_one_call_with_a_peer(n))
+        n++;
+    assert_in_range(n, 10, 200);
+}
+
+static void test_a_peer_that_can_not_be_enabled_is_not_asked_again_by_a_growth(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &two_devices);
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr first = wr_world_alloc(&w, 40 * WR_MIB, a);
+    struct wr_device *peer = wr_sim_device(w.sim, 1);
+    wr_sim_fail_nth(w.sim, 2, WEIR_DRIVER_ERROR); /* with half of the segments done */
+    assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_DRIVER_ERROR);
+    uint64_t peer_calls = atomic_load(&peer->calls);
+    weir_dptr x = wr_world_alloc(&w, 100 * WR_MIB, a);
+    assert_int_equal(atomic_load(&peer->calls), peer_calls);
+    assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
+    write_from_peer(&w, first, 40 * WR_MIB, 5);
+    write_from_peer(&w, x, 100 * WR_MIB, 6);
+    wr_world_free(&w, x, a);
+    wr_world_free(&w, first, a);
+    wr_world_close(&w);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
@@ -193,6 +304,10 @@ int main(void)
         TEST(test_a_growth_takes_only_what_idle_segments_lack),
         cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
         cmocka_unit_test(test_A21_a_move_that_fails_half_way_loses_nothing),
+        cmocka_unit_test(test_A17_memory_mapped_after_a_peer_was_enabled_is_its_own_too),
+        cmocka_unit_test(test_A17_what_has_moved_is_still_the_peers),
+        cmocka_unit_test(test_A17_a_grant_that_fails_undoes_the_growth),
+        cmocka_unit_test(test_a_peer_that_can_not_be_enabled_is_not_asked_again_by_a_growth),
     };
 #undef TEST
     return cmocka_run_group_tests(tests, NULL, NULL);
