@@ -13,6 +13,7 @@
  *   stitch      own passed pages too, then idle segments that lie apart, moved side by side
  *   grow        new memory from the driver, within the limit; for a long run only what idle segments lack
  *   make room   finished segments go back to the driver, then grow
+ *   ask others  other pools of the process give back what they have finished on the device, then grow
  *   evict       the caller's callback frees what it can do without; then all of the above again
  *   overgrow    grow from the soft limit to the limit: till here growth, by grow and make room, ends at the
  *               soft one
@@ -252,11 +253,10 @@ static weir_status grow(struct request *q)
 {
     uint32_t first;
     struct wr_pages *pages = &q->pool->pages;
-    if (wr_pages_reserved(pages) + q->pages > q->ceiling) return WEIR_NOT_YET;
     weir_status st = wr_pages_grow(pages, q->pages, q->ceiling, wr_pool_tag(q->heap, q->kind), &first);
     if (st == WEIR_OK) return add_pages_and_search(q, first);
-    if (st != WEIR_OUT_OF_MEMORY) return st;
-    q->device_full = wr_pages_room(pages) >= q->pages;
+    if (st != WEIR_OUT_OF_MEMORY && st != WEIR_NOT_YET) return st;
+    q->device_full = st == WEIR_OUT_OF_MEMORY;
     return WEIR_NOT_YET;
 }
 
@@ -270,6 +270,13 @@ static weir_status make_room(struct request *q)
     if (st != WEIR_NOT_YET) return st;
     uint64_t ceiling = q->device_full ? wr_min(q->ceiling, wr_pages_reserved(pages)) : q->ceiling;
     if (wr_pages_trim(pages, ceiling - wr_min(ceiling, q->pages)) == 0) return WEIR_NOT_YET;
+    return grow(q);
+}
+
+static weir_status ask_others(struct request *q)
+{
+    if (!q->device_full || wr_pool_trim_others(q->pool, (uint64_t)q->pages * WR_PAGE_BYTES) == 0)
+        return WEIR_NOT_YET;
     return grow(q);
 }
 

@@ -203,7 +203,7 @@ weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32
     if (moved >= n) return build_run(p, moved, 0, n, tag, first);
     wr_segments_unchoose(p);
     wr_lock_give(&p->lock);
-    return wr_fail(WEIR_OUT_OF_MEMORY, "only %u of %u pages are idle in whole segments", moved, n);
+    return wr_fail(WEIR_NOT_YET, "only %u of %u pages are idle in whole segments", moved, n);
 }
 
 weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first)
@@ -213,10 +213,14 @@ weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint
         wr_lock_take(&p->lock);
         s = build_run(p, 0, p->grow_pages, n, tag, first);
     }
-    if (s != WEIR_OUT_OF_MEMORY) return s;
+    if (s != WEIR_OUT_OF_MEMORY && s != WEIR_NOT_YET) return s;
     wr_lock_take(&p->lock);
     uint32_t moved = wr_segments_choose(p, n);
-    return build_run(p, moved, n - (uint32_t)wr_min(n, moved), n, tag, first);
+    uint32_t fresh = n - (uint32_t)wr_min(n, moved);
+    if (p->reserved_pages + fresh <= ceiling) return build_run(p, moved, fresh, n, tag, first);
+    wr_segments_unchoose(p);
+    wr_lock_give(&p->lock);
+    return wr_fail(WEIR_NOT_YET, "%u pages more would exceed %llu", fresh, (unsigned long long)ceiling);
 }
 
 /* The device joins the list first, so that no mapping made meanwhile is missed. */

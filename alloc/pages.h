@@ -77,13 +77,13 @@ uint64_t wr_pages_idle(struct wr_pages *p);
 uint32_t wr_pages_largest_idle(struct wr_pages *p); /* in a row */
 
 /* Moves wholly idle segments side by side, where they hold `n` pages together, and grants these. Nothing is
- * created or released. OUT_OF_MEMORY: there are not as many; any error leaves all where it was. */
+ * created or released. NOT_YET: there are not as many; any error leaves all where it was. */
 weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
 
 /* Maps new memory and grants `n` pages at once; where `n` is more than the least growth, idle segments move
- * beside the new memory, and only what is missing is new. OUT_OF_MEMORY: the limit or the device leaves no
- * room. More than what is asked is mapped at a time only where it stays below `ceiling` pages. No lock is held
- * while the driver works; the limit holds at every moment all the same. */
+ * beside the new memory, and only what is missing is new. NOT_YET: the limit, or `ceiling`,
+ * leaves no room; OUT_OF_MEMORY: the device has none. No lock is held while the driver works; the limit holds
+ * at every moment all the same, the ceiling but for other threads' growth. */
 weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first);
 
 /* Gives a device access to all pages that there are, and to all that will be: before any is granted. An error

@@ -338,6 +338,24 @@ void wr_pool_leave(weir_pool *p)
     wr_lock_give(&p->lock);
 }
 
+/* Shells are never freed and the list only grows at its head, so it is walked without its mutex. */
+uint64_t wr_pool_trim_others(weir_pool *p, uint64_t bytes)
+{
+    pthread_mutex_lock(&registry.mutex);
+    weir_pool *other = registry.shells;
+    pthread_mutex_unlock(&registry.mutex);
+    uint64_t gone = 0;
+    for (; other != NULL && gone < bytes; other = other->next_shell) {
+        if (other == p || other->pages.device != p->pages.device || wr_pool_enter(other) != WEIR_OK) continue;
+        uint64_t reserved = wr_pages_reserved(&other->pages) * WR_PAGE_BYTES;
+        gone += wr_ladder_trim(other, reserved - wr_min(reserved, bytes - gone));
+        wr_pool_leave(other);
+        if (atomic_load(&other->state) == WR_POOL_CLOSING)
+            wr_pool_close(other); /* it may have been the last */
+    }
+    return gone;
+}
+
 weir_status wr_pool_hold(weir_pool *p)
 {
     if (atomic_load(&p->state) != WR_POOL_OPEN) return wr_pool_refuse(p);

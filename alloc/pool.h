@@ -19,7 +19,8 @@ enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
 /* What an alloc tries that its stream's heap could not serve, in this order: see ladder.c. */
 #define WR_RUNG_MAP(X)                                                                                       \
     X(flush)                                                                                                 \
-    X(reap) X(exchange) X(take_idle) X(gather) X(stitch) X(grow) X(make_room) X(evict) X(overgrow)
+    X(reap)                                                                                                  \
+    X(exchange) X(take_idle) X(gather) X(stitch) X(grow) X(make_room) X(ask_others) X(evict) X(overgrow)
 enum wr_rung {
 #define WR_RUNG_ENUM(name) WR_RUNG_##name,
     WR_RUNG_MAP(WR_RUNG_ENUM)
@@ -83,6 +84,10 @@ weir_status wr_pool_refuse(weir_pool *p) __attribute__((cold));
 
 /* The calling thread ends: the fences of its default stream can be ticked by nobody as theirs any more. */
 void wr_pool_end_thread(void);
+
+/* Other pools of the process on the same device give up to `bytes` of what they have finished back to the
+ * driver. Returns what went back. */
+uint64_t wr_pool_trim_others(weir_pool *p, uint64_t bytes);
 
 /* ---- heaps.c ---- */
 

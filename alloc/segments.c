@@ -136,7 +136,7 @@ static weir_status find_room(struct wr_pages *p, uint32_t moved, uint32_t fresh,
 {
     *va = wr_range_find(&p->va, moved + fresh);
     if (fresh > p->limit_pages - p->reserved_pages || *va == 0)
-        return wr_fail(WEIR_OUT_OF_MEMORY, "%llu bytes more would exceed the pool's limit of %llu",
+        return wr_fail(WEIR_NOT_YET, "%llu bytes more would exceed the pool's limit of %llu",
             (unsigned long long)fresh * WR_PAGE_BYTES, (unsigned long long)p->limit_pages * WR_PAGE_BYTES);
     if (!reserve_entries(p, fresh / each + 1))
         return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for the entries of segments");

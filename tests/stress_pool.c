@@ -347,13 +347,20 @@ static void run_program(uint64_t seed, uint64_t n)
 
 static uint64_t n_operations = 100000, first_seed = 0;
 
+/* A nearly full device, a second pool, a callback, a soft limit: test_segments and test_pool_ladder have them. */
+static bool needs_a_set_up(int rung)
+{
+    return rung == WR_RUNG_make_room || rung == WR_RUNG_ask_others || rung == WR_RUNG_evict ||
+           rung == WR_RUNG_overgrow;
+}
+
 static void test_random_programs(void **state)
 {
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + RUNS; seed++)
         run_program(seed, n_operations / RUNS);
     for (int i = 0; i < WR_RUNGS && n_operations >= ALL_RUNGS; i++)
-        assert_true(served[i] > 0);
+        assert_true(served[i] > 0 || needs_a_set_up(i));
 }
 
 int main(int argc, char **argv)

@@ -110,7 +110,7 @@ static void test_rung_grow_maps_new_memory(void **state)
     wr_world_close(&w);
 }
 
-static void test_rung_make_room_gives_a_finished_segment_back_first(void **state)
+static void test_rung_grow_moves_a_finished_segment_where_the_limit_is_in_the_way(void **state)
 {
     (void)state;
     struct wr_world w;
@@ -118,7 +118,7 @@ static void test_rung_make_room_gives_a_finished_segment_back_first(void **state
     weir_stream s = wr_world_stream(&w);
     weir_dptr x = wr_world_alloc(&w, 4 * WR_MIB, s), wall = wr_world_alloc(&w, 2 * WR_MIB, s);
     wr_world_free(&w, x, s);
-    weir_dptr y = alloc_by_rung(&w, 6 * WR_MIB, s, WR_RUNG_make_room);
+    weir_dptr y = alloc_by_rung(&w, 6 * WR_MIB, s, WR_RUNG_grow);
     assert_int_equal(wr_world_stats(&w).peak_reserved_bytes <= 10 * WR_MIB, 1);
     wr_world_free(&w, y, s);
     wr_world_free(&w, wall, s);
@@ -167,7 +167,7 @@ static void test_below_the_soft_limit_finished_segments_make_room(void **state)
     weir_stream s = wr_world_stream(&w);
     weir_dptr x = wr_world_alloc(&w, 4 * WR_MIB, s), wall = wr_world_alloc(&w, 2 * WR_MIB, s);
     wr_world_free(&w, x, s);
-    weir_dptr y = alloc_by_rung(&w, 6 * WR_MIB, s, WR_RUNG_make_room);
+    weir_dptr y = alloc_by_rung(&w, 6 * WR_MIB, s, WR_RUNG_grow);
     assert_in_range(wr_world_stats(&w).peak_reserved_bytes, 1, 10 * WR_MIB);
     wr_world_free(&w, y, s);
     wr_world_free(&w, wall, s);
@@ -494,7 +494,7 @@ int main(void)
         cmocka_unit_test(test_rung_take_idle_takes_what_no_stream_owns),
         cmocka_unit_test(test_rung_gather_takes_what_other_streams_have_passed),
         cmocka_unit_test(test_rung_grow_maps_new_memory),
-        cmocka_unit_test(test_rung_make_room_gives_a_finished_segment_back_first),
+        cmocka_unit_test(test_rung_grow_moves_a_finished_segment_where_the_limit_is_in_the_way),
         cmocka_unit_test(test_rung_overgrow_passes_the_soft_limit_last),
         cmocka_unit_test(test_growth_in_chunks_stays_below_the_soft_limit),
         cmocka_unit_test(test_below_the_soft_limit_finished_segments_make_room),

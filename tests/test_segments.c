@@ -141,6 +141,22 @@ static void test_stitching_again_and_again_needs_no_more_addresses(void **state)
     wr_world_close(&w);
 }
 
+/* The own page is too little to be asked for before the growth, and what is missing at the limit. */
+static void test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 64 * WR_MIB, .grow_bytes = 2 * WR_MIB});
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    weir_dptr own = wr_world_alloc(&w, 2 * WR_MIB, a), rest = wr_world_alloc(&w, 62 * WR_MIB, b);
+    wr_world_free(&w, own, a);
+    wr_world_free(&w, rest, b);
+    wr_sim_drain(w.sim);
+    wr_world_free(&w, wr_world_alloc(&w, 64 * WR_MIB, a), a);
+    assert_int_equal(atomic_load(&w.pool->served[WR_RUNG_make_room]), 1);
+    wr_world_close(&w);
+}
+
 /* A21 for moves. The n-th call of an alloc that has to move segments fails; true: it came. */
 static bool fail_one_call_of_stitching(uint64_t n, size_t bytes, weir_status error)
 {
@@ -294,6 +310,126 @@ static void test_a_peer_that_can_not_be_enabled_is_not_asked_again_by_a_growth(v
     wr_world_close(&w);
 }
 
+/* ---- two pools on one device ------------------------------------------------------------------------- */
+
+static const struct wr_world_options small_device = {.memory_bytes = WR_GIB};
+
+static weir_pool *open_second_pool(struct wr_world *w)
+{
+    weir_pool *second;
+    weir_pool_options o = {.struct_size = sizeof o};
+    assert_int_equal(wr_pool_open(w->device, &o, &second), WEIR_OK);
+    return second;
+}
+
+static weir_dptr alloc_from(weir_pool *pool, size_t bytes, weir_stream s)
+{
+    weir_dptr x = 0;
+    assert_int_equal(weir_alloc(pool, bytes, s, &x), WEIR_OK);
+    return x;
+}
+
+static void test_a_full_device_is_served_by_what_another_pool_has_finished(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &small_device);
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    weir_pool *second = open_second_pool(&w);
+    weir_dptr kept = alloc_from(second, 100 * WR_MIB, b), gone = alloc_from(second, 700 * WR_MIB, b);
+    wr_world_mark(&w, b, kept, 100 * WR_MIB, 1);
+    wr_world_write(&w, b, gone, 700 * WR_MIB, MS);
+    assert_int_equal(weir_free(second, gone, b), WEIR_OK);
+    weir_dptr x = 0; /* while the other pool's memory is in use the answer is a failure, and no wait */
+    assert_int_equal(weir_alloc(w.pool, 600 * WR_MIB, a, &x), WEIR_OUT_OF_MEMORY);
+    assert_int_equal(wr_world_counts(&w).host_syncs + wr_world_counts(&w).stream_waits, 0);
+    wr_sim_drain(w.sim);
+    x = wr_world_alloc(&w, 600 * WR_MIB, a);
+    wr_world_mark(&w, a, x, 600 * WR_MIB, 2);
+    assert_int_equal(atomic_load(&w.pool->served[WR_RUNG_ask_others]), 1);
+    wr_world_verify(&w, b, kept, 100 * WR_MIB, 1);
+    assert_int_equal(weir_free(second, kept, b), WEIR_OK);
+    wr_world_free(&w, x, a);
+    wr_world_close_pool(&w, second);
+    wr_world_close(&w);
+}
+
+static void test_a_pool_that_is_closing_is_finished_by_whom_it_serves(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &small_device);
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    weir_pool *second = open_second_pool(&w);
+    weir_dptr y = alloc_from(second, 700 * WR_MIB, b);
+    struct wr_sim_gate *gate = wr_world_stall(&w, b);
+    assert_int_equal(weir_free(second, y, b), WEIR_OK);
+    assert_int_equal(weir_pool_close(second), WEIR_NOT_YET);
+    wr_world_let_go(&w, gate);
+    wr_world_free(&w, wr_world_alloc(&w, 600 * WR_MIB, a), a);
+    assert_int_equal(weir_pool_close(second), WEIR_CLOSED);
+    wr_world_close(&w);
+}
+
+/* A limit that is in the way is no reason to take from others. */
+static void test_a_pool_at_its_limit_leaves_others_alone(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.memory_bytes = WR_GIB, .limit_bytes = 64 * WR_MIB});
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    weir_pool *second = open_second_pool(&w);
+    assert_int_equal(weir_free(second, alloc_from(second, 700 * WR_MIB, b), b), WEIR_OK);
+    weir_dptr x = wr_world_alloc(&w, 40 * WR_MIB, a), y = 0;
+    assert_int_equal(weir_alloc(w.pool, 40 * WR_MIB, a, &y), WEIR_OUT_OF_MEMORY);
+    weir_stats s = {.struct_size = sizeof s};
+    assert_int_equal(weir_pool_stats(second, &s), WEIR_OK);
+    assert_int_equal(s.reserved_bytes, 700 * WR_MIB);
+    wr_world_free(&w, x, a);
+    wr_world_close_pool(&w, second);
+    wr_world_close(&w);
+}
+
+/* Two threads, a pool each, take turns with most of the device: nobody fails for good, and nothing hangs. */
+static struct turns {
+    struct wr_world *world;
+    weir_pool *pool;
+    weir_stream stream;
+    unsigned served;
+} turns[2];
+
+static void *take_turns(void *arg)
+{
+    struct turns *t = arg;
+    while (t->served < 50) {
+        weir_dptr x = 0;
+        weir_status st = weir_alloc(t->pool, 600 * WR_MIB, t->stream, &x);
+        assert_true(st == WEIR_OK || st == WEIR_OUT_OF_MEMORY || st == WEIR_NOT_YET);
+        if (st != WEIR_OK) continue;
+        t->served++;
+        assert_int_equal(weir_free(t->pool, x, t->stream), WEIR_OK);
+    }
+    return NULL;
+}
+
+static void test_two_pools_take_turns_with_a_device_that_is_too_small_for_both(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    pthread_t threads[2];
+    wr_world_open(&w, &small_device);
+    weir_pool *second = open_second_pool(&w);
+    for (int i = 0; i < 2; i++) {
+        turns[i] =
+            (struct turns){.world = &w, .pool = i == 0 ? w.pool : second, .stream = wr_world_stream(&w)};
+        assert_int_equal(pthread_create(&threads[i], NULL, take_turns, &turns[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    wr_world_close_pool(&w, second);
+    wr_world_close(&w);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
@@ -303,7 +439,12 @@ int main(void)
         TEST(test_pages_that_have_not_passed_are_not_moved),
         TEST(test_a_growth_takes_only_what_idle_segments_lack),
         cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
+        cmocka_unit_test(test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way),
         cmocka_unit_test(test_A21_a_move_that_fails_half_way_loses_nothing),
+        cmocka_unit_test(test_a_full_device_is_served_by_what_another_pool_has_finished),
+        cmocka_unit_test(test_a_pool_that_is_closing_is_finished_by_whom_it_serves),
+        cmocka_unit_test(test_a_pool_at_its_limit_leaves_others_alone),
+        cmocka_unit_test(test_two_pools_take_turns_with_a_device_that_is_too_small_for_both),
         cmocka_unit_test(test_A17_memory_mapped_after_a_peer_was_enabled_is_its_own_too),
         cmocka_unit_test(test_A17_what_has_moved_is_still_the_peers),
         cmocka_unit_test(test_A17_a_grant_that_fails_undoes_the_growth),
