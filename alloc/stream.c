@@ -65,6 +65,8 @@ static weir_status alloc_from_range(struct wr_heap *h, uint32_t units, uint32_t 
     struct wr_range *r = &h->range[wr_size_kind(units)];
     uint32_t id = wr_range_find(r, units);
     if (WR_UNLIKELY(id == 0)) return WEIR_NOT_YET;
+    /* Before a larger piece is cut the cached blocks join: else what they keep apart is never whole again. */
+    if (r->nodes[id].units != units && wr_stream_flush(h)) id = wr_range_find(r, units);
     if (WR_UNLIKELY(!wr_range_reserve(r) || !wr_table_reserve(&h->blocks, 1)))
         return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a block's entry");
     wr_range_take(r, id, units);
@@ -87,6 +89,7 @@ static void free_ready(struct wr_heap *h, enum wr_kind kind, uint32_t id)
     front->units = n->units;
     n->bin_next = front->first;
     front->first = id;
+    h->front_used[(front - h->fronts) / 64] |= UINT64_C(1) << (front - h->fronts) % 64;
     n->owner_data = IN_FRONT;
     h->counts.front_units += n->units;
 }
@@ -299,17 +302,24 @@ bool wr_stream_reap(struct wr_heap *h)
 
 /* ---- the front cache --------------------------------------------------------------------------------- */
 
+static void flush_front(struct wr_heap *h, struct wr_front *front)
+{
+    struct wr_range *r = &h->range[wr_size_kind(front->units)];
+    while (front->first != 0) {
+        uint32_t id = front->first;
+        front->first = r->nodes[id].bin_next;
+        wr_table_remove(&h->blocks, r->nodes[id].start);
+        wr_range_give(r, id, r->nodes[id].stamp);
+    }
+}
+
 bool wr_stream_flush(struct wr_heap *h)
 {
     if (h->counts.front_units == 0) return false;
-    for (struct wr_front *front = h->fronts; front < h->fronts + WR_FRONTS; front++) {
-        struct wr_range *r = &h->range[wr_size_kind(front->units)];
-        while (front->first != 0) {
-            uint32_t id = front->first;
-            front->first = r->nodes[id].bin_next;
-            wr_table_remove(&h->blocks, r->nodes[id].start);
-            wr_range_give(r, id, r->nodes[id].stamp);
-        }
+    for (uint32_t word = 0; word < WR_FRONTS / 64; word++) {
+        for (uint64_t used = h->front_used[word]; used != 0; used &= used - 1)
+            flush_front(h, &h->fronts[word * 64 + (uint32_t)__builtin_ctzll(used)]);
+        h->front_used[word] = 0;
     }
     h->counts.front_units = 0;
     return true;

@@ -55,6 +55,7 @@ struct wr_heap {
     struct wr_heap_counts counts;
     struct wr_table blocks; /* start unit -> node of a block that is live or in the front cache */
     struct wr_front fronts[WR_FRONTS];
+    uint64_t front_used[WR_FRONTS / 64]; /* bit i: fronts[i] may hold a block */
     struct wr_range range[WR_KINDS];
     struct wr_block_use *uses;
     uint32_t n_uses, uses_capacity, spare_use;
@@ -92,7 +93,7 @@ weir_status wr_stream_use(
  * to wait for what the stream was given later. True once; the caller ticks, off the lock. */
 bool wr_stream_wants_tick(struct wr_heap *h);
 
-/* Empties the front cache into the ranges, where blocks join. True if there was any. */
+/* Empties the front cache into the ranges, where blocks join. True if there was any. Costs what it holds. */
 bool wr_stream_flush(struct wr_heap *h);
 
 /* Lets pending blocks go whose users have passed, as far as their fences are known. True if any left. */
