@@ -2,7 +2,7 @@
  *
  * DESIGN. A block is in one place: live, pending, in the front cache, or part of a free piece of a range. The
  * last two are READY for this stream: stream order is enough. The front cache holds blocks as they were, by
- * exact size; the ranges split and join. There are two ranges, one for blocks below a page and one for the
+ * exact size; the ranges split and join. There are two ranges, one for small blocks (size.h) and one for the
  * others, so that small blocks never pin large pages; both hold only pages that the pool has granted to this
  * heap.
  *

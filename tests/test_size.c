@@ -39,11 +39,11 @@ static void test_bins_grow_with_size_and_never_by_more_than_a_32nd(void **state)
     assert_true(wr_size_bin(UINT32_MAX) < WR_BINS);
 }
 
-static void test_blocks_below_a_page_are_small(void **state)
+static void test_blocks_below_a_quarter_mebibyte_are_small(void **state)
 {
     (void)state;
-    assert_int_equal(wr_size_kind(WR_UNITS_PER_PAGE - 1), WR_SMALL);
-    assert_int_equal(wr_size_kind(WR_UNITS_PER_PAGE), WR_LARGE);
+    assert_int_equal(wr_size_kind(WR_LARGE_UNITS - 1), WR_SMALL);
+    assert_int_equal(wr_size_kind(WR_LARGE_UNITS), WR_LARGE);
     assert_int_equal(wr_size_pages(1), 1);
     assert_int_equal(wr_size_pages(WR_UNITS_PER_PAGE), 1);
     assert_int_equal(wr_size_pages(WR_UNITS_PER_PAGE + 1), 2);
@@ -55,7 +55,7 @@ int main(void)
         cmocka_unit_test(test_sizes_round_up_to_512_bytes),
         cmocka_unit_test(test_A01_sizes_above_the_limit_are_refused_before_rounding),
         cmocka_unit_test(test_bins_grow_with_size_and_never_by_more_than_a_32nd),
-        cmocka_unit_test(test_blocks_below_a_page_are_small),
+        cmocka_unit_test(test_blocks_below_a_quarter_mebibyte_are_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
