@@ -393,7 +393,9 @@ static weir_status read_options(
     if (o->limit_fraction > 0)
         *limit = wr_min(*limit, (uint64_t)((double)d->total_bytes * o->limit_fraction));
     *limit = wr_min(wr_round_down(*limit, WR_PAGE_BYTES), addressable - WR_PAGE_BYTES);
-    *grow = o->grow_bytes != 0 ? o->grow_bytes : 32 * WR_MIB;
+    /* A segment goes back whole: near a small limit large ones would be what doesn't fit. */
+    uint64_t step = wr_max(2 * WR_MIB, wr_min(32 * WR_MIB, wr_round_down(*limit / 2048, WR_PAGE_BYTES)));
+    *grow = o->grow_bytes != 0 ? o->grow_bytes : step;
     if (*limit == 0)
         return wr_fail(WEIR_INVALID_ARGUMENT, "a limit of %zu bytes, %g of the device, is below 2 MiB",
             o->limit_bytes, o->limit_fraction);

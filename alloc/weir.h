@@ -101,7 +101,7 @@ typedef struct weir_pool_options {
     int device;              /* ordinal, as CUDA counts them */
     const char *device_kind; /* NULL: $WEIR_DEVICE, else "cuda". "cuda", or "sim[:PROFILE]", see README */
     size_t limit_bytes;      /* reserved never exceeds it. 0: the device's total memory */
-    size_t grow_bytes;       /* least growth, rounded up to 2 MiB. 0: 32 MiB */
+    size_t grow_bytes;       /* least growth, rounded up to 2 MiB. 0: a 2048th of the limit, 2 to 32 MiB */
     double limit_fraction;   /* of the device's total memory, above 0 up to 1; the smaller of the two limits
                               * counts. 0: no such limit */
     size_t soft_limit_bytes; /* above it the pool grows only when nothing else that needs no waiting helps:
