@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints each target of bench/targets.tsv beside the latest value measured, and beside its peers of the same run.
 
-Only results of a real device count towards a target; a figure that only a simulated device has yet is shown as such.
+Only results of a real device count towards a target; a figure that only a simulated device or a processor without a GPU
+has yet is shown as such. What a replay needs (memory.*) is arithmetic, the same on any machine: it counts.
 Exits 1 where a measured target is missed.
 """
 import json
@@ -31,13 +32,17 @@ def read_results():
     return results
 
 
-def is_simulated(result):
-    return result["device"].startswith("sim:")
+def stand_in(result):
+    """What a result is of, where not of a GPU."""
+    kind = result["device"].split(":")[0]
+    if kind == "cpu" and result["figure"].startswith("memory."):
+        return None
+    return {"sim": "simulated", "cpu": "no GPU"}.get(kind)
 
 
 def latest(results):
-    """The last one by date; of one date, the last written. Real devices before simulated ones."""
-    return max(reversed(results), key=lambda r: (not is_simulated(r), r["date"]), default=None)
+    """The last one by date; of one date, the last written. Real devices before stand-ins."""
+    return max(reversed(results), key=lambda r: (stand_in(r) is None, r["date"]), default=None)
 
 
 def value_text(result):
@@ -59,8 +64,7 @@ def row_of(figure, relation, bound, results):
     if mine is None:
         return [figure, target, "-", "not measured", "", ""]
     verdict = "met" if RELATIONS[relation](mine["value"], bound) else "missed"
-    if is_simulated(mine):
-        verdict = "simulated"
+    verdict = stand_in(mine) or verdict
     where = f"{mine['device']}, {mine['date']}, {mine['commit']}"
     return [figure, target, value_text(mine), verdict, peers_of(mine, results), where]
 

@@ -6,12 +6,14 @@
 #
 #   bash bench/run.sh [OPTIONS OF overlap]   for example --file F, or --device sim --profile gtx1080-pcie3x2
 #   bash bench/run.sh --all [OPTIONS]        every bench; appends what they measured to bench/results/<bench>.jsonl
+#                                            $WEIR_TRACES names a folder of traces for replay; bench/peers.sh fetches BFC
 #   bash bench/run.sh --check                each target of bench/targets.tsv beside its latest value and peers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/setup.sh
 
-benches=(overlap block alloc_pair grow)
+benches=(overlap block alloc grow)
+[ -z "${WEIR_TRACES:-}" ] || benches+=(replay) # a folder of allocation traces
 
 if [ "${1:-}" = --check ]; then
     exec python3 bench/check.py
