@@ -80,7 +80,7 @@ static void test_rung_take_idle_takes_what_no_stream_owns(void **state)
 {
     (void)state;
     struct wr_world w;
-    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 32 * WR_MIB});
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 32 * WR_MIB, .grow_bytes = 32 * WR_MIB});
     weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
     weir_dptr x = wr_world_alloc(&w, 8 * WR_MIB, a);
     weir_dptr y = alloc_by_rung(&w, 8 * WR_MIB, b, WR_RUNG_take_idle);
