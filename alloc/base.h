@@ -150,6 +150,11 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(TRIM_UNPASSED, "trim unmaps memory that its last stream has not passed")                               \
     X(HANDLE_IS_IDENTITY, "streams are known by handle, not by id")                                          \
     X(RETIRE_SKIPS_TICK, "retire drops the stream's fence")                                                  \
+    X(OWNER_FORGOTTEN, "an OWNER block serves others when its home stream alone has passed")                 \
+    X(OWNER_KEEPS_STAMPS, "a heap that becomes an OWNER's keeps its stream's numbers")                       \
+    X(DEVICE_WAIT_FORGOTTEN, "a device wait takes a donor's pages and queues no wait")                       \
+    X(WAIT_DROPS_ALL_USES, "a wait for one user of a block counts for all its users")                        \
+    X(WAIT_KEEPS_STAMP, "a block had by a device wait counts as passed before the wait has")                 \
     X(HOST_FREE_SKIPS_FENCE, "pinned memory is reused before its copy has read it")                          \
     X(QUEUE_ACQUIRE_SKIPS_WAIT, "the consumer's stream does not wait for the copy")                          \
     X(QUEUE_COMMIT_SKIPS_WAIT, "a copy into a used slot does not wait for its last readers")                 \

@@ -108,6 +108,7 @@ static weir_status open_heap_locked(
     if (index == UINT32_MAX) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a stream's entry");
     wr_stream_open(h, p, id, index, tick_units(p));
     wr_fence_open(&h->fence, events, s, id);
+    if (p->terms.reuse == WEIR_REUSE_OWNER) wr_policy_own(p, h);
     wr_table_put(&p->heap_of_id, id, index + 1);
     atomic_store_explicit(heap_entry(p, index), h, memory_order_release);
     return WEIR_OK;

@@ -2,7 +2,7 @@
  *
  * DESIGN. What an alloc does when its stream's own heap has no piece that fits. Each rung is tried once, in
  * the order of what it costs, and searches again by itself, so that what it found can't be taken by another
- * thread in between (A18). No rung waits for the GPU, sleeps, or puts a wait on a stream; none holds a lock
+ * thread in between (A18). No rung waits for the GPU, sleeps, or puts a wait on a stream, but the last two for whom asked; none holds a lock
  * during a driver call.
  *
  *   flush       the front cache into the ranges, where blocks join
@@ -17,6 +17,8 @@
  *   evict       the caller's callback frees what it can do without; then all of the above again
  *   overgrow    grow from the soft limit to the limit: till here growth, by grow and make room, ends at the
  *               soft one
+ *   device wait only by policy: the stream waits, on the device, for another's past and takes its pages
+ *   host wait   only by policy: the call waits for the fence that would serve it, then climbs again
  *
  * What is left is a typed failure: NOT_YET if what pends would be enough, else OUT_OF_MEMORY.
  */
@@ -29,8 +31,10 @@ struct request {
     uint32_t units, pages; /* pages: how many in a row surely hold the units */
     const struct wr_terms *terms;
     uint32_t *start;
-    uint64_t ceiling;    /* pages to which it may grow now */
-    bool device_full;    /* the driver refused memory that the limit allows */
+    uint64_t ceiling;  /* pages to which it may grow now */
+    bool device_full;  /* the driver refused memory that the limit allows */
+    uint64_t until_ns; /* HOST_WAIT's deadline */
+    bool timed_out;
     enum wr_rung rung;   /* that was tried last */
     weir_status trouble; /* a stream's fence could not be asked: others may serve all the same */
 };
@@ -102,15 +106,17 @@ static weir_status poll_pending(weir_pool *p, struct wr_heap *h)
 }
 
 /* Covers and polls the stream's own past, if there are pages that it would set free. */
-static weir_status poll_own(struct wr_heap *h)
+static weir_status poll_own(weir_pool *p, struct wr_heap *h)
 {
     wr_latch_take(&h->lock);
     wr_stream_flush(h);
     bool worth_it = wr_stream_has_pages(h);
     uint64_t stamp = h->last_stamp;
+    struct wr_fence *gate = h->gate;
     wr_latch_give(&h->lock);
-    weir_status st = worth_it ? wr_fence_cover(&h->fence, stamp) : WEIR_OK;
-    wr_fence_poll(&h->fence);
+    weir_status st = worth_it ? wr_policy_cover(p, gate, stamp) : WEIR_OK;
+    wr_fence_poll(gate);
+    if (gate != &h->fence) wr_fence_poll(&h->fence); /* its ticks must not pile up */
     return st == WEIR_CAPTURING ? WEIR_OK : st;
 }
 
@@ -121,7 +127,7 @@ weir_status wr_ladder_visit(weir_pool *p, struct wr_heap *h, bool give_pages)
     wr_stream_reap(h);
     wr_latch_give(&h->lock);
     if (!give_pages) return st;
-    weir_status own = poll_own(h);
+    weir_status own = poll_own(p, h);
     wr_latch_take(&h->lock);
     give_passed_pages(p, h, !WR_FAULT(GIVE_BACK_UNPASSED));
     wr_latch_give(&h->lock);
@@ -353,6 +359,112 @@ static weir_status overgrow(struct request *q)
     return st == WEIR_NOT_YET ? make_room(q) : st;
 }
 
+/* ---- rungs that wait, by policy ---------------------------------------------------------------------- */
+
+/* LOCK: h->lock. Cuts pages that will have passed where `by` has: true, and they are the caller's. */
+static bool cut_waited(struct wr_heap *h, uint32_t n, const struct wr_holder *by, uint32_t *first)
+{
+    if (h->gate != by->fence) return false;
+    wr_stream_flush(h);
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++) {
+        struct wr_page_run run = {0};
+        while (wr_stream_next_run(h, kind, false, &run)) {
+            if (run.n < n || run.stamp > by->stamp) continue;
+            *first = run.first;
+            return wr_stream_cut_run(h, kind, &run, n) == WEIR_OK;
+        }
+    }
+    return false;
+}
+
+static bool cut_from_others(struct request *q, const struct wr_holder *by, uint32_t *first)
+{
+    bool found = false;
+    for (uint32_t i = 0; !found && i < atomic_load(&q->pool->n_heaps); i++) {
+        struct wr_heap *h = wr_heaps_pin(q->pool, i);
+        if (h == NULL) continue;
+        wr_latch_take(&h->lock);
+        if (h != q->heap) found = cut_waited(h, q->pages, by, first);
+        wr_latch_give(&h->lock);
+        wr_heaps_unpin(q->pool, h);
+    }
+    return found;
+}
+
+/* Pages on their way from one heap to another are in neither; the room for them is promised before, for there
+ * is no way back. They have not passed: their stamp is one that only a tick after the wait covers. */
+static weir_status take_from_others(struct request *q, const struct wr_holder *by)
+{
+    struct wr_heap *h = q->heap;
+    struct wr_range *r = &h->range[q->kind];
+    uint32_t first;
+    wr_latch_take(&h->lock);
+    bool room = wr_range_promise(r);
+    wr_latch_give(&h->lock);
+    if (!room) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a heap's pages");
+    bool found = cut_from_others(q, by, &first);
+    weir_status st = WEIR_NOT_YET;
+    wr_latch_take(&h->lock);
+    wr_range_keep(r);
+    if (found) {
+        h->last_stamp = wr_fence_stamp(h->gate);
+        wr_pages_retag(&q->pool->pages, first, q->pages, wr_pool_tag(h, q->kind));
+        wr_range_add(r, first << WR_UNITS_PER_PAGE_LOG2, q->pages << WR_UNITS_PER_PAGE_LOG2, h->last_stamp);
+        st = search_locked(q);
+    }
+    wr_latch_give(&h->lock);
+    return st;
+}
+
+/* The stream has been made to wait for `by`: own blocks that pended for it, or another heap's pages. */
+static weir_status take_waited(struct request *q, const struct wr_holder *by)
+{
+    wr_latch_take(&q->heap->lock);
+    wr_stream_let_go(q->heap, by->fence, by->stamp);
+    weir_status st = search_locked(q);
+    wr_latch_give(&q->heap->lock);
+    if (st == WEIR_NOT_YET) st = exchange(q);
+    return st == WEIR_NOT_YET ? take_from_others(q, by) : st;
+}
+
+/* A block that several streams use takes a wait for each, but no more than a few. */
+static weir_status device_wait(struct request *q)
+{
+    enum { WAITS = 4 };
+    if (q->terms->reuse != WEIR_REUSE_DEVICE_WAIT) return WEIR_NOT_YET;
+    struct wr_need need = need_of(q);
+    need.by_stream = true;
+    weir_status st = WEIR_NOT_YET;
+    for (int i = 0; st == WEIR_NOT_YET && i < WAITS; i++) {
+        struct wr_shortage sum;
+        wr_report_measure(&need, &sum);
+        if (!sum.best_is_enough) break;
+        st = wr_policy_device_wait(q->pool, q->heap, &sum.best);
+        if (st == WEIR_CAPTURING) return WEIR_NOT_YET;
+        if (st == WEIR_OK) st = take_waited(q, &sum.best);
+    }
+    return st;
+}
+
+/* Each turn a fence has passed; then all rungs are tried again, so that what came free serves by this call
+ * (A18). */
+static weir_status host_wait(struct request *q)
+{
+    if (q->terms->reuse != WEIR_REUSE_HOST_WAIT) return WEIR_NOT_YET;
+    struct wr_need need = need_of(q);
+    weir_status st = WEIR_NOT_YET;
+    while (st == WEIR_NOT_YET) {
+        struct wr_shortage sum;
+        wr_report_measure(&need, &sum);
+        if (!sum.would_do) break;
+        st = wr_policy_host_wait(q->pool, &sum.best, q->until_ns);
+        q->timed_out = st == WEIR_TIMEOUT;
+        if (q->timed_out) return WEIR_NOT_YET;
+        if (st == WEIR_OK) st = climb_again(q);
+    }
+    return st;
+}
+
 /* ---- failure ----------------------------------------------------------------------------------------- */
 
 static weir_status fail(struct request *q)
@@ -363,7 +475,10 @@ static weir_status fail(struct request *q)
     struct wr_need need = need_of(q);
     struct wr_shortage sum;
     wr_report_measure(&need, &sum);
-    return wr_report_fail(&need, &sum, sum.would_do ? WEIR_NOT_YET : WEIR_OUT_OF_MEMORY);
+    return wr_report_fail(&need, &sum,
+        q->timed_out   ? WEIR_TIMEOUT
+        : sum.would_do ? WEIR_NOT_YET
+                       : WEIR_OUT_OF_MEMORY);
 }
 
 /* ---- the climb --------------------------------------------------------------------------------------- */
@@ -400,7 +515,10 @@ weir_status wr_ladder_alloc(
         .pages = pages_for(p, units, terms),
         .terms = terms,
         .ceiling = p->soft_pages,
+        .until_ns = UINT64_MAX,
         .start = start};
+    if (terms->reuse == WEIR_REUSE_HOST_WAIT && terms->deadline_ns >= 0)
+        q.until_ns = p->pages.device->ops->now_ns(p->pages.device) + (uint64_t)terms->deadline_ns;
     wr_latch_take(&h->lock);
     h->counts.slow_allocs++;
     wr_latch_give(&h->lock);

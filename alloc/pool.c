@@ -56,6 +56,7 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
     struct wr_heap *h;
     st = wr_heaps_lock(p, s, info.id, &h);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
+    if (terms != NULL && terms->reuse == WEIR_REUSE_OWNER) wr_policy_own(p, h);
     /* Looked at again under the lock: a pool that is closing visits every heap under its lock afterwards. */
     if (WR_LIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_OPEN))
         st = terms == NULL
@@ -143,6 +144,19 @@ weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
 
 /* ---- slow calls -------------------------------------------------------------------------------------- */
 
+/* `terms` holds the defaults. */
+static weir_status read_reuse(weir_reuse reuse, int64_t deadline_ns, struct wr_terms *terms)
+{
+    if (reuse != WEIR_REUSE_DEFAULT) terms->reuse = reuse;
+    if (deadline_ns != 0) terms->deadline_ns = deadline_ns;
+    if ((unsigned)reuse > WEIR_REUSE_HOST_WAIT || deadline_ns < -1)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "no reuse policy %d, or no deadline %lld", (int)reuse,
+            (long long)deadline_ns);
+    if (terms->reuse == WEIR_REUSE_HOST_WAIT && terms->deadline_ns == 0)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "HOST_WAIT needs a deadline; -1 waits without end");
+    return WEIR_OK;
+}
+
 static weir_status read_terms(const weir_pool *p, const weir_alloc_options *o, struct wr_terms *out)
 {
     *out = p->terms;
@@ -150,7 +164,7 @@ static weir_status read_terms(const weir_pool *p, const weir_alloc_options *o, s
     if ((a & (a - 1)) != 0 || a > WR_PAGE_BYTES)
         return wr_fail(WEIR_INVALID_ARGUMENT, "alignment %zu is no power of two up to 2 MiB", a);
     if (a > WR_UNIT_BYTES) out->align = (uint32_t)(a >> WR_UNIT_LOG2);
-    return WEIR_OK;
+    return read_reuse(o->reuse, o->deadline_ns, out);
 }
 
 weir_status wr_pool_alloc_with(
@@ -176,11 +190,23 @@ static weir_status alloc_slow(
     return st;
 }
 
+static bool is_owned(weir_pool *p, struct wr_heap *h)
+{
+    wr_latch_take(&h->lock);
+    bool owned = h->gate == &p->context;
+    wr_latch_give(&h->lock);
+    return owned;
+}
+
 /* SLOW: `h` was pinned under its lock. A tick that fails leaves the frees pending for a later one. */
 static void tick_by_weight(weir_pool *p, struct wr_heap *h)
 {
     wr_fence_poll(&h->fence); /* nobody else may: the ticks would pile up */
     wr_fence_cover(&h->fence, wr_fence_stamp(&h->fence));
+    if (is_owned(p, h)) {
+        wr_fence_poll(&p->context);
+        wr_policy_cover(p, &p->context, wr_fence_stamp(&p->context));
+    }
     wr_heaps_unpin(p, h);
 }
 
@@ -445,8 +471,10 @@ void wr_pool_end_thread(void)
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
 {
     uint64_t limit = 0, grow = 0;
+    struct wr_terms terms = {.align = 1, .reuse = WEIR_REUSE_COMPLETED};
     weir_status st = wr_edges_check_device(d);
     if (st == WEIR_OK) st = read_options(d, o, &limit, &grow);
+    if (st == WEIR_OK) st = read_reuse(o->reuse, o->deadline_ns, &terms);
     if (st != WEIR_OK) return st;
     weir_pool *p = calloc(1, sizeof *p);
     if (p == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a pool");
@@ -456,13 +484,16 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
         free(p);
         return st;
     }
-    p->terms = (struct wr_terms){.align = 1};
+    p->terms = terms;
     p->soft_pages = p->pages.limit_pages;
     if (o->soft_limit_bytes != 0)
         p->soft_pages = (uint32_t)wr_min(p->soft_pages, o->soft_limit_bytes >> WR_PAGE_LOG2);
     p->evict = o->evict;
     p->evict_context = o->evict_context;
     wr_events_init(&p->events, d);
+    wr_fence_init(&p->context);
+    wr_fence_open(&p->context, &p->events, NULL, 0);
+    wr_fence_orphan_if(&p->context, NULL); /* of no stream: its ticks cover the context */
     wr_lock_init(&p->lock, WR_RANK_POOL);
     register_pool(p);
     *out = p;
@@ -485,6 +516,9 @@ static bool settle_all(weir_pool *p)
         wr_latch_give(&h->lock);
         wr_heaps_unpin(p, h);
     }
+    over &= wr_policy_cover(p, &p->context, atomic_load(&p->context.enq)) == WEIR_OK;
+    wr_fence_poll(&p->context);
+    over &= wr_fence_is_quiet(&p->context);
     wr_pinned_reap(p->pinned);
     return over;
 }
@@ -535,6 +569,7 @@ static weir_status finish(weir_pool *p)
     atomic_store(&p->state, WR_POOL_CLOSED);
     wr_lock_give(&p->lock);
     wr_heaps_fini(p);
+    wr_fence_close(&p->context);
     fini_events(p);
     return WEIR_OK;
 }

@@ -20,7 +20,9 @@ enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
 #define WR_RUNG_MAP(X)                                                                                       \
     X(flush)                                                                                                 \
     X(reap)                                                                                                  \
-    X(exchange) X(take_idle) X(gather) X(stitch) X(grow) X(make_room) X(ask_others) X(evict) X(overgrow)
+    X(exchange)                                                                                              \
+    X(take_idle) X(gather) X(stitch) X(grow) X(make_room) X(ask_others) X(evict) X(overgrow) X(device_wait)  \
+        X(host_wait)
 enum wr_rung {
 #define WR_RUNG_ENUM(name) WR_RUNG_##name,
     WR_RUNG_MAP(WR_RUNG_ENUM)
@@ -31,6 +33,8 @@ enum wr_rung {
 /* How one alloc is to be served: the call's options over the pool's. */
 struct wr_terms {
     uint32_t align; /* units, a power of two up to a page */
+    weir_reuse reuse;
+    int64_t deadline_ns;
 };
 
 struct weir_pool {
@@ -42,6 +46,8 @@ struct weir_pool {
     uint32_t soft_pages;   /* growth above them comes after eviction; limit_pages where there are none */
     weir_evict evict;
     void *evict_context;
+    struct wr_fence context; /* ticks cover the whole context: what OWNER's free memory waits for */
+    _Atomic uint64_t host_waits, stream_waits;
     struct wr_pages pages;
     struct wr_events events;
     struct wr_pinned *pinned;
@@ -145,6 +151,7 @@ struct wr_need {
     struct wr_heap *heap;
     uint32_t units, pages, align;
     bool device_full; /* the driver refused memory that the limit allows */
+    bool by_stream;   /* the stream will wait, not the host: see wr_shortage.best */
 };
 
 /* A point of a stream's past, and the free memory that waits for it. */
@@ -159,7 +166,7 @@ struct wr_shortage {
     uint64_t free_units, waiting_units; /* in heaps; waiting: of those, not passed */
     uint64_t largest_units;             /* that the need's stream could get at once */
     struct wr_holder best;              /* what to wait for: see report.c. fence NULL: nothing */
-    bool best_is_enough;                /* then the need is met, or one step nearer */
+    bool best_is_enough;                /* then the need is met, or one step nearer; by_stream: at once */
     bool would_do;                      /* the need is met once all has passed, if pieces are well placed */
     uint32_t n_holders;
     struct wr_holder holders[128]; /* one a stream, in no order; what more streams hold is in waiting_units */
@@ -170,6 +177,18 @@ void wr_report_measure(const struct wr_need *need, struct wr_shortage *out);
 weir_status wr_report_fail(const struct wr_need *need, const struct wr_shortage *sum, weir_status s);
 weir_status wr_report_refuse(weir_pool *p, size_t bytes); /* TOO_LARGE */
 const weir_failure *wr_report_last(void);                 /* the calling thread's */
+
+/* ---- policy.c ---- */
+
+/* LOCK: h->lock. The heap's memory follows OWNER from now on. */
+void wr_policy_own(weir_pool *p, struct wr_heap *h);
+/* wr_fence_cover. CAPTURING: it would take a tick of the context, which ends every capture in it. The fence's
+ * heap is pinned, or it is the context's. */
+weir_status wr_policy_cover(weir_pool *p, struct wr_fence *f, uint64_t stamp);
+/* The stream of `h`, pinned, waits on the device for the point. */
+weir_status wr_policy_device_wait(weir_pool *p, struct wr_heap *h, const struct wr_holder *by);
+/* The call waits for the point. TIMEOUT: not before `until_ns`; CLOSED: the pool is being closed. */
+weir_status wr_policy_host_wait(weir_pool *p, const struct wr_holder *by, uint64_t until_ns);
 
 static inline uint32_t wr_pool_tag(const struct wr_heap *h, enum wr_kind kind)
 {

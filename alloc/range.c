@@ -58,9 +58,23 @@ static bool grow_nodes(struct wr_range *r, uint32_t capacity)
 
 bool wr_range_reserve(struct wr_range *r)
 {
-    if (WR_UNLIKELY(node_room(r) < NODES_PER_CALL) && !grow_nodes(r, r->capacity == 0 ? 64 : r->capacity * 2))
-        return false;
-    return wr_table_reserve(&r->edges, EDGES_PER_CALL);
+    uint32_t calls = 1 + r->promised;
+    while (WR_UNLIKELY(node_room(r) < NODES_PER_CALL * calls))
+        if (!grow_nodes(r, r->capacity == 0 ? 64 : r->capacity * 2)) return false;
+    return wr_table_reserve(&r->edges, EDGES_PER_CALL * calls);
+}
+
+bool wr_range_promise(struct wr_range *r)
+{
+    bool room = wr_range_reserve(r);
+    r->promised += room;
+    return room;
+}
+
+void wr_range_keep(struct wr_range *r)
+{
+    assert(r->promised > 0);
+    r->promised--;
 }
 
 /* A piece costs a node and at most an END; an extent, which has at least one piece, two edges. */

@@ -23,7 +23,7 @@ struct wr_node {
 
 struct wr_range {
     struct wr_node *nodes;
-    uint32_t n_nodes, capacity, spare, n_spare;
+    uint32_t n_nodes, capacity, spare, n_spare, promised;
     struct wr_table edges; /* start of an extent -> its first node; end of an extent -> its END node */
     uint64_t free_units, taken_units;
     uint32_t rows; /* bit r: some bin of row r is not empty */
@@ -38,6 +38,11 @@ void wr_range_fini(struct wr_range *r);
  * `pieces` pieces. False: the host is out of memory, nothing changed. */
 bool wr_range_reserve(struct wr_range *r);
 bool wr_range_reserve_pieces(struct wr_range *r, uint32_t pieces);
+
+/* One add that is certain to succeed, whatever is reserved and used meanwhile. False: host out of memory.
+ * Kept right before that add, or where it is not wanted any more. */
+bool wr_range_promise(struct wr_range *r);
+void wr_range_keep(struct wr_range *r);
 
 /* Adds the free extent [start, start + units); it joins what it touches. Disjoint from all that is there. */
 void wr_range_add(struct wr_range *r, uint32_t start, uint32_t units, uint64_t stamp);

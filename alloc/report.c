@@ -62,7 +62,7 @@ static bool holds_pages(const struct wr_node *n, uint32_t pages)
 /* LOCK: h->lock. Free pieces: the heap's own stream may use them at once, others when it has passed. */
 static void measure_free(struct measure *m, struct wr_heap *h, const struct wr_range *r)
 {
-    struct wr_holder by = {.id = h->id, .fence = &h->fence};
+    struct wr_holder by = {.id = h->id, .fence = h->gate};
     m->sum->free_units += r->free_units;
     for (uint32_t id = wr_range_next_free(r, 0, 1); id != 0; id = wr_range_next_free(r, id, 1)) {
         const struct wr_node *n = &r->nodes[id];
@@ -87,7 +87,9 @@ static void measure_pending(
     for (uint32_t id = list->first[kind]; id != 0; id = h->range[kind].nodes[id].bin_next) {
         const struct wr_node *n = &h->range[kind].nodes[id];
         by.units += n->units;
-        bool same = h == m->need->heap && kind == wr_size_kind(m->need->units);
+        bool own = h == m->need->heap, same = own && kind == wr_size_kind(m->need->units);
+        /* A stream that waits for a declared user is not ordered after the block's home yet. */
+        if (m->need->by_stream && !own) continue;
         if (holds_pages(n, m->need->pages) || (same && n->units >= m->need->units && m->need->align == 1))
             offer(m, (struct wr_holder){.id = by.id,
                          .fence = by.fence,

@@ -45,7 +45,9 @@ void wr_stats_fill(weir_pool *p, weir_stats *s)
     s->slow_allocs = p->gone.slow_allocs;
     s->frees = p->gone.frees;
     s->touches = p->gone.touches;
-    s->ticks = p->gone_ticks;
+    s->ticks = p->gone_ticks + atomic_load(&p->context.n_ticks);
+    s->host_waits = atomic_load(&p->host_waits);
+    s->stream_waits = atomic_load(&p->stream_waits);
     wr_lock_give(&p->lock);
     for (uint32_t i = 0; i < atomic_load(&p->n_heaps); i++) {
         struct wr_heap *h = wr_heaps_pin(p, i);

@@ -110,7 +110,7 @@ weir_status wr_stream_free(struct wr_heap *h, enum wr_kind kind, uint32_t start,
     h->counts.live_units -= n->units;
     h->unfenced_frees++;
     h->unfenced_units += n->units;
-    n->stamp = h->last_stamp = wr_fence_stamp(&h->fence);
+    n->stamp = h->last_stamp = wr_fence_stamp(h->gate);
     if (WR_LIKELY(n->owner_data == 0)) {
         free_ready(h, kind, id);
     } else {
@@ -285,6 +285,13 @@ static bool reap_list(struct wr_heap *h, uint32_t i)
     return any;
 }
 
+static void drop_empty_lists(struct wr_heap *h)
+{
+    for (uint32_t i = h->n_pending; i-- > 0;)
+        if (h->pending[i].first[WR_SMALL] == 0 && h->pending[i].first[WR_LARGE] == 0)
+            h->pending[i] = h->pending[--h->n_pending];
+}
+
 bool wr_stream_reap(struct wr_heap *h)
 {
     bool any = false;
@@ -294,10 +301,44 @@ bool wr_stream_reap(struct wr_heap *h)
         h->pending[i].looked_at = done;
         any |= reap_list(h, i);
     }
-    for (uint32_t i = h->n_pending; i-- > 0;)
-        if (h->pending[i].first[WR_SMALL] == 0 && h->pending[i].first[WR_LARGE] == 0)
-            h->pending[i] = h->pending[--h->n_pending];
+    drop_empty_lists(h);
     return any;
+}
+
+/* Uses that the heap's own stream has been made to wait for. */
+static void drop_waited_uses(struct wr_heap *h, struct wr_node *n, const struct wr_fence *by, uint64_t stamp)
+{
+    uint32_t *link = &n->owner_data;
+    while (*link != 0) {
+        uint32_t u = *link;
+        bool waited = (h->uses[u].fence == by && h->uses[u].stamp <= stamp) || WR_FAULT(WAIT_DROPS_ALL_USES);
+        if (!waited) {
+            link = &h->uses[u].next;
+            continue;
+        }
+        *link = h->uses[u].next;
+        drop_use(h, u);
+    }
+}
+
+/* INVARIANT: what is READY because its stream waits has not passed on it before that wait has: its stamp is
+ * one that only a tick after the wait covers. */
+void wr_stream_let_go(struct wr_heap *h, struct wr_fence *by, uint64_t stamp)
+{
+    uint64_t after_wait = wr_fence_stamp(h->gate);
+    h->last_stamp = after_wait;
+    for (uint32_t i = 0; i < h->n_pending; i++) {
+        if (h->pending[i].fence != by) continue;
+        for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
+            for (uint32_t id = h->pending[i].first[kind]; id != 0; id = h->range[kind].nodes[id].bin_next) {
+                struct wr_node *n = &h->range[kind].nodes[id];
+                drop_waited_uses(h, n, by, stamp);
+                if (!WR_FAULT(WAIT_KEEPS_STAMP)) n->stamp = after_wait;
+            }
+        reap_list(h, i);
+        break; /* a fence has one list */
+    }
+    drop_empty_lists(h);
 }
 
 /* ---- the front cache --------------------------------------------------------------------------------- */
@@ -343,7 +384,7 @@ bool wr_stream_next_run(const struct wr_heap *h, enum wr_kind kind, bool passed_
     for (; id != 0; id = wr_range_next_free(r, id, WR_UNITS_PER_PAGE)) {
         const struct wr_node *n = &r->nodes[id];
         uint32_t first = first_whole_page(n), past = past_whole_pages(n);
-        if (first >= past || (passed_only && !wr_fence_passed(&h->fence, n->stamp))) continue;
+        if (first >= past || (passed_only && !wr_fence_passed(h->gate, n->stamp))) continue;
         /* The next piece is found before a cut refiles this one. */
         *run = (struct wr_page_run){.first = first,
             .n = past - first,
@@ -376,11 +417,23 @@ bool wr_stream_is_empty(const struct wr_heap *h)
            h->range[WR_SMALL].free_units == 0 && h->range[WR_LARGE].free_units == 0;
 }
 
+/* INVARIANT: all stamps of a heap are of one fence. The context's next tick covers whatever they stood for. */
+void wr_stream_own(struct wr_heap *h, struct wr_fence *context)
+{
+    if (h->gate == context || WR_FAULT(OWNER_FORGOTTEN)) return;
+    h->gate = context;
+    h->last_stamp = wr_fence_stamp(context);
+    for (enum wr_kind kind = 0; kind < WR_KINDS && !WR_FAULT(OWNER_KEEPS_STAMPS); kind++)
+        for (uint32_t id = 1; id < h->range[kind].n_nodes; id++)
+            h->range[kind].nodes[id].stamp = h->last_stamp;
+}
+
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t index, uint64_t tick_units)
 {
     assert(h->pool == NULL && pool != NULL);
+    h->gate = &h->fence;
     h->pool = pool;
     h->id = id;
     h->index = index;

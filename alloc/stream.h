@@ -45,6 +45,7 @@ enum { WR_CACHE_LINE = 64 };
 struct wr_heap {
     struct wr_fence fence;                        /* first: a fence finds its heap */
     _Alignas(WR_CACHE_LINE) struct wr_latch lock; /* guards all below */
+    struct wr_fence *gate; /* what free pieces are stamped by: the stream's, or (OWNER) the context's */
     bool retired;
     uint32_t index;                                      /* in its pool */
     uint32_t users;                                      /* threads in a slow path with this heap */
@@ -98,6 +99,12 @@ bool wr_stream_flush(struct wr_heap *h);
 
 /* Lets pending blocks go whose users have passed, as far as their fences are known. True if any left. */
 bool wr_stream_reap(struct wr_heap *h);
+
+/* From now on free pieces, those there are as well, wait for `context` before others may have them. */
+void wr_stream_own(struct wr_heap *h, struct wr_fence *context);
+
+/* The heap's stream was made to wait for `stamp` of `by`: what pends for that only is READY. */
+void wr_stream_let_go(struct wr_heap *h, struct wr_fence *by, uint64_t stamp);
 
 /* A run of whole pages inside a free piece. */
 struct wr_page_run {

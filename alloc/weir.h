@@ -8,7 +8,8 @@
  *   Units      Sizes in bytes, times in nanoseconds. A timeout of 0 tries once, -1 waits without end.
  *   Options    Structs start with struct_size = sizeof(the struct); zero in any other field means its default.
  *   Threads    Every call may be made from any thread at any time, unless it says otherwise.
- *   Waiting    No call here waits for the GPU, and none makes a stream wait. No lock of weir is held during a
+ *   Waiting    No call here waits for the GPU, and none makes a stream wait, but an alloc that was told to by
+ *              DEVICE_WAIT or HOST_WAIT (weir_reuse). No lock of weir is held during a
  *              driver call. The caller's current CUDA context is the same after each call, errors included.
  *   Handles    A closed pool's handle stays valid to pass: calls on it return WEIR_CLOSED.
  *   Edges      Once the process exits (an atexit handler, registered when a device is opened) every call returns
@@ -96,6 +97,26 @@ typedef struct weir_pool weir_pool;
  * what it allocates itself does not come back to it. */
 typedef size_t (*weir_evict)(void *context, size_t bytes);
 
+/* Which freed memory may serve another stream than the one it was allocated on, and what an alloc does when
+ * none may and there is no more. */
+typedef enum weir_reuse {
+    WEIR_REUSE_DEFAULT, /* of a call: the pool's; of a pool: COMPLETED */
+    /* What its home stream, and all declared users, have passed. No alloc waits. */
+    WEIR_REUSE_COMPLETED,
+    /* What all work queued in the device's context at the free has passed, whichever stream's; its home stream
+     * may use it at once. For callers that free before the users they did not declare are joined to the home
+     * stream. It holds for all memory of a stream from its first such alloc on, whatever later calls say; a
+     * stream of another device keeps COMPLETED. Not known to have passed while a stream known here captures. */
+    WEIR_REUSE_OWNER,
+    /* As COMPLETED; and when all else has failed the stream, on the device, is made to wait for the other that
+     * holds what it needs, and takes its pages. Only memory that waits for its home stream alone is taken from
+     * others; from the stream's own, also what waits for declared users. */
+    WEIR_REUSE_DEVICE_WAIT,
+    /* As COMPLETED; and when all else has failed the call waits, up to its deadline, for the fence that would
+     * satisfy it, and for no other work. */
+    WEIR_REUSE_HOST_WAIT
+} weir_reuse;
+
 typedef struct weir_pool_options {
     size_t struct_size;
     int device;              /* ordinal, as CUDA counts them */
@@ -108,6 +129,8 @@ typedef struct weir_pool_options {
                               * other streams' passed memory, finished segments given back, `evict`. 0: none */
     weir_evict evict;        /* NULL: none */
     void *evict_context;
+    weir_reuse reuse;    /* of plain allocs */
+    int64_t deadline_ns; /* of HOST_WAIT, from the call's start; -1: none. HOST_WAIT without one is invalid */
 } weir_pool_options;
 
 /* Opens a pool on a device. Reserves address space, no memory. A real device is never replaced by a simulated
@@ -130,11 +153,13 @@ WEIR_API weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream strea
 typedef struct weir_alloc_options {
     size_t struct_size;
     size_t alignment; /* of the address: a power of two up to 2 MiB; up to 512 costs nothing. 0: 512 */
+    weir_reuse reuse;
+    int64_t deadline_ns; /* of HOST_WAIT: -1 waits without end. 0: the pool's */
 } weir_alloc_options;
 
 /* weir_alloc with options of its own; NULL options are all defaults. What lies before and after an aligned
- * block stays free for others. Errors: those of weir_alloc; INVALID_ARGUMENT also for an alignment that is no
- * power of two (3) or above 2 MiB. */
+ * block stays free for others. Errors: those of weir_alloc; TIMEOUT (a HOST_WAIT's deadline); INVALID_ARGUMENT also
+ * for an alignment that is no power of two (3) or above 2 MiB, and for a HOST_WAIT that has no deadline. */
 WEIR_API weir_status weir_alloc_with(
     weir_pool *pool, size_t bytes, weir_stream stream, const weir_alloc_options *options, weir_dptr *out);
 
@@ -142,7 +167,8 @@ WEIR_API weir_status weir_alloc_with(
 enum { WEIR_FAILURE_STREAMS = 8 };
 typedef struct weir_failure {
     size_t struct_size;
-    weir_status status; /* OUT_OF_MEMORY, NOT_YET, TOO_LARGE; OK: no alloc of this thread failed so */
+    weir_status
+        status; /* OUT_OF_MEMORY, NOT_YET, TIMEOUT, TOO_LARGE; OK: no alloc of this thread failed so */
     uint64_t asked_bytes, limit_bytes, reserved_bytes;
     uint64_t
         largest_free_bytes;  /* the largest that the stream could get now, growth within the limit included */
@@ -206,8 +232,8 @@ typedef struct weir_stats {
     uint64_t slow_allocs;  /* allocs that the stream's own heap could not serve at once */
     uint64_t grows, trims; /* segments mapped, unmapped */
     uint64_t ticks;        /* events recorded */
-    uint64_t host_waits;   /* times a call waited for the GPU: 0, always */
-    uint64_t stream_waits; /* waits put on a stream by the allocator: 0, always */
+    uint64_t host_waits;   /* times an alloc waited for the GPU: 0 but for HOST_WAIT */
+    uint64_t stream_waits; /* waits put on a stream by the allocator: 0 but for DEVICE_WAIT */
     uint64_t pinned_bytes; /* pinned host memory taken from the system, all pools of the device */
     uint64_t pinned_live_bytes, pinned_pending_bytes;
 } weir_stats;

@@ -21,7 +21,7 @@ struct play {
 
 static void assert_may_return(const struct play *p, weir_status st, bool may_lack_memory)
 {
-    bool lack = st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY;
+    bool lack = st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY || st == WEIR_TIMEOUT;
     if (st != WEIR_OK && st != p->injected && !(may_lack_memory && lack))
         fail_msg("%s: %s", weir_status_name(st), weir_error_text());
 }
@@ -115,10 +115,12 @@ static void end_pool(struct play *p)
 }
 
 /* True: the n-th call came. */
-static bool play_with_failure(uint64_t n, weir_status injected)
+static bool play_with_failure(uint64_t n, weir_status injected, weir_reuse reuse)
 {
     struct wr_world w;
-    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = LIMIT, .grow_bytes = 2 * WR_MIB});
+    wr_world_open(
+        &w, &(struct wr_world_options){
+                .limit_bytes = LIMIT, .grow_bytes = 2 * WR_MIB, .pool = {.reuse = reuse, .deadline_ns = MS}});
     struct play p = {
         .world = &w, .injected = injected, .home = wr_world_stream(&w), .side = wr_world_stream(&w)};
     uint64_t calls = wr_sim_calls(w.sim);
@@ -136,10 +138,12 @@ static bool play_with_failure(uint64_t n, weir_status injected)
 
 static void fail_each_call(weir_status injected)
 {
-    uint64_t n = 1;
-    while (play_with_failure(n, injected))
-        n++;
-    assert_true(n > 50);
+    for (weir_reuse reuse = WEIR_REUSE_COMPLETED; reuse <= WEIR_REUSE_HOST_WAIT; reuse++) {
+        uint64_t n = 1;
+        while (play_with_failure(n, injected, reuse))
+            n++;
+        assert_true(n > 50);
+    }
 }
 
 static void test_A22_each_call_of_the_driver_may_fail(void **state)

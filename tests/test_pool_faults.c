@@ -148,6 +148,90 @@ static void reuse_after_retire(struct wr_world *w)
     use_if_given(w, X_BYTES, wr_world_stream(w));
 }
 
+/* ---- policies ---------------------------------------------------------------------------------------- */
+
+static void use_if_given_with(struct wr_world *w, size_t bytes, weir_stream s, weir_reuse reuse)
+{
+    weir_alloc_options o = {.struct_size = sizeof o, .reuse = reuse};
+    weir_dptr x = 0;
+    weir_status st = weir_alloc_with(w->pool, bytes, s, &o, &x);
+    assert_true(st == WEIR_OK || st == WEIR_NOT_YET);
+    if (st != WEIR_OK) return;
+    wr_world_write(w, s, x, bytes, MS);
+    wr_world_free(w, x, s);
+}
+
+/* A reader that nobody declared (A06). */
+static void reuse_of_an_owners_block(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w), reader = wr_world_stream(w);
+    weir_alloc_options o = {.struct_size = sizeof o, .reuse = WEIR_REUSE_OWNER};
+    weir_dptr x = 0;
+    assert_int_equal(weir_alloc_with(w->pool, X_BYTES, home, &o, &x), WEIR_OK);
+    wr_world_stall(w, reader);
+    wr_world_read(w, reader, x, X_BYTES, MS);
+    wr_world_free(w, x, home);
+    use_if_given(w, X_BYTES, wr_world_stream(w));
+}
+
+/* The context's fence has come further than the home stream's numbers. */
+static void reuse_of_what_was_freed_before_the_owner_came(struct wr_world *w)
+{
+    weir_stream other = wr_world_stream(w), home = wr_world_stream(w);
+    struct wr_mark mark;
+    assert_int_equal(wr_pool_mark(w->pool, home, &mark), WEIR_OK);
+    while (atomic_load(&w->pool->context.done) <= mark.number + 1) {
+        use_if_given_with(w, 2 * WR_MIB, other, WEIR_REUSE_OWNER);
+        wr_sim_drain(w->sim);
+        assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK);
+        assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK);
+    }
+    weir_dptr x = wr_world_alloc(w, X_BYTES - 2 * WR_MIB, home);
+    wr_world_stall(w, home);
+    wr_world_write(w, home, x, X_BYTES - 2 * WR_MIB, MS);
+    wr_world_free(w, x, home);
+    use_if_given_with(w, 512, home, WEIR_REUSE_OWNER);
+    use_if_given(w, X_BYTES - 2 * WR_MIB, wr_world_stream(w));
+}
+
+static void device_wait_on_another_stream(struct wr_world *w)
+{
+    free_under_own_write(w, wr_world_stream(w));
+    use_if_given_with(w, X_BYTES, wr_world_stream(w), WEIR_REUSE_DEVICE_WAIT);
+}
+
+static void device_wait_for_two_users(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w), readers[2] = {wr_world_stream(w), wr_world_stream(w)};
+    weir_dptr x = wr_world_alloc(w, X_BYTES, home);
+    for (int i = 0; i < 2; i++) {
+        wr_world_stall(w, readers[i]);
+        wr_world_read(w, readers[i], x, X_BYTES, MS);
+        wr_world_touch(w, x, readers[i]);
+    }
+    wr_world_free(w, x, home);
+    use_if_given_with(w, X_BYTES, home, WEIR_REUSE_DEVICE_WAIT);
+}
+
+/* Home has passed its free long ago, and then waits for the reader; what it leaves of X has not passed. */
+static void reuse_of_what_a_device_wait_left(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w), reader = wr_world_stream(w);
+    weir_dptr x = wr_world_alloc(w, X_BYTES, home);
+    struct wr_mark mark;
+    wr_world_stall(w, reader);
+    wr_world_read(w, reader, x, X_BYTES, MS);
+    wr_world_touch(w, x, reader);
+    wr_world_free(w, x, home);
+    assert_int_equal(wr_pool_mark(w->pool, home, &mark), WEIR_OK);
+    wr_sim_drain(w->sim);
+    assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK);
+    weir_alloc_options o = {.struct_size = sizeof o, .reuse = WEIR_REUSE_DEVICE_WAIT};
+    assert_int_equal(weir_alloc_with(w->pool, X_BYTES / 2, home, &o, &x), WEIR_OK);
+    use_if_given(w, X_BYTES / 2, wr_world_stream(w));
+    wr_world_free(w, x, home);
+}
+
 static void reuse_of_pinned_memory(struct wr_world *w)
 {
     weir_stream s = wr_world_stream(w);
@@ -191,6 +275,11 @@ static const scenario scenarios[WR_FAULT_COUNT] = {
     [WR_FAULT_TRIM_UNPASSED] = trim_under_a_write,
     [WR_FAULT_HANDLE_IS_IDENTITY] = reuse_under_the_same_handle,
     [WR_FAULT_RETIRE_SKIPS_TICK] = reuse_after_retire,
+    [WR_FAULT_OWNER_FORGOTTEN] = reuse_of_an_owners_block,
+    [WR_FAULT_OWNER_KEEPS_STAMPS] = reuse_of_what_was_freed_before_the_owner_came,
+    [WR_FAULT_DEVICE_WAIT_FORGOTTEN] = device_wait_on_another_stream,
+    [WR_FAULT_WAIT_DROPS_ALL_USES] = device_wait_for_two_users,
+    [WR_FAULT_WAIT_KEEPS_STAMP] = reuse_of_what_a_device_wait_left,
     [WR_FAULT_HOST_FREE_SKIPS_FENCE] = reuse_of_pinned_memory,
     [WR_FAULT_QUEUE_ACQUIRE_SKIPS_WAIT] = leave_to_the_queue,
     [WR_FAULT_QUEUE_COMMIT_SKIPS_WAIT] = leave_to_the_queue,
