@@ -19,6 +19,7 @@ enum { STREAMS = 6, BLOCKS = 256, GATES = 2, CHECK_EVERY = 1000, RUNS = 5, NOBOD
 enum { ALL_RUNGS = 50000 /* so many operations use each rung of the ladder */ };
 
 #define LIMIT      (192 * WR_MIB)
+#define SOFT_LIMIT (160 * WR_MIB)
 #define COPY_BYTES (64 * WR_KIB)
 #define US         ((uint64_t)1000)
 
@@ -38,7 +39,7 @@ struct stress {
     struct block blocks[BLOCKS];
     unsigned n_blocks;
     uint32_t last_tag;
-    uint64_t n_not_yet, n_out_of_memory, n_copies, n_retired, n_abandoned;
+    uint64_t n_not_yet, n_out_of_memory, n_timeouts, n_copies, n_retired, n_abandoned;
 };
 
 static uint64_t draw(struct stress *t, uint64_t below) /* splitmix64 (Steele et al., OOPSLA 2014) */
@@ -154,15 +155,35 @@ static void run_copy(struct stress *t)
 
 /* ---- alloc and free ---------------------------------------------------------------------------------- */
 
+/* Most go by the pool's policy. OWNER is rare: a stream keeps it. */
+static weir_alloc_options draw_options(struct stress *t)
+{
+    weir_alloc_options o = {.struct_size = sizeof o, .deadline_ns = (int64_t)(20 * US)};
+    if (draw(t, 4) == 0) o.alignment = (size_t)1 << draw(t, 22);
+    if (draw(t, 3) != 0) o.reuse = draw(t, 2) == 0 ? WEIR_REUSE_DEVICE_WAIT : WEIR_REUSE_HOST_WAIT;
+    if (draw(t, 100) == 0) o.reuse = WEIR_REUSE_OWNER;
+    return o;
+}
+
+static weir_status alloc_somehow(struct stress *t, struct block *b)
+{
+    if (draw(t, 2) == 0) return weir_alloc(t->w.pool, b->bytes, t->streams[b->home], &b->address);
+    weir_alloc_options o = draw_options(t);
+    weir_status st = weir_alloc_with(t->w.pool, b->bytes, t->streams[b->home], &o, &b->address);
+    if (st == WEIR_OK && o.alignment != 0) assert_int_equal(b->address % o.alignment, 0);
+    return st;
+}
+
 static void run_alloc(struct stress *t)
 {
     if (t->n_blocks == BLOCKS) return;
     unsigned s = draw_stream(t);
     struct block b = {.bytes = draw_size(t), .home = s, .writer = s};
-    weir_status st = weir_alloc(t->w.pool, b.bytes, t->streams[s], &b.address);
+    weir_status st = alloc_somehow(t, &b);
     t->n_not_yet += st == WEIR_NOT_YET;
     t->n_out_of_memory += st == WEIR_OUT_OF_MEMORY;
-    if (st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY) return;
+    t->n_timeouts += st == WEIR_TIMEOUT;
+    if (st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY || st == WEIR_TIMEOUT) return;
     assert_int_equal(st, WEIR_OK);
     t->blocks[t->n_blocks++] = b;
     if (draw(t, 8) == 0) return; /* some are freed unused */
@@ -196,6 +217,17 @@ static void run_free(struct stress *t)
 {
     struct block *b = draw_block(t);
     if (b != NULL) free_one(t, b);
+}
+
+/* Asked for memory, the program gives up a block, or claims to. */
+static size_t evict_one(void *context, size_t bytes)
+{
+    struct stress *t = context;
+    if (draw(t, 4) == 0) return bytes;
+    struct block *b = draw_block(t);
+    size_t freed = b != NULL ? b->bytes : 0;
+    if (b != NULL) free_one(t, b);
+    return freed;
 }
 
 /* Now and then a program ends most of what it holds. */
@@ -310,10 +342,11 @@ static void print_statistics(struct stress *t)
         (unsigned long long)s.allocs, (unsigned long long)s.slow_allocs, (unsigned long long)s.frees,
         (unsigned long long)s.touches, (unsigned long long)s.ticks, (unsigned long long)s.grows,
         (unsigned long long)s.trims);
-    printf(
-        "  not yet %llu, out of memory %llu; %llu copies; streams retired %llu, abandoned %llu\n  served by",
+    printf("  not yet %llu, out of memory %llu, timeouts %llu; waits %llu of hosts, %llu of streams; %llu "
+           "copies; streams retired %llu, abandoned %llu\n  served by",
         (unsigned long long)t->n_not_yet, (unsigned long long)t->n_out_of_memory,
-        (unsigned long long)t->n_copies, (unsigned long long)t->n_retired,
+        (unsigned long long)t->n_timeouts, (unsigned long long)s.host_waits,
+        (unsigned long long)s.stream_waits, (unsigned long long)t->n_copies, (unsigned long long)t->n_retired,
         (unsigned long long)t->n_abandoned);
     for (int i = 0; i < WR_RUNGS; i++)
         printf(" %s %llu", rungs[i], (unsigned long long)atomic_load(&t->w.pool->served[i]));
@@ -328,9 +361,11 @@ static void run_program(uint64_t seed, uint64_t n)
     printf("seed %llu: %llu operations\n", (unsigned long long)seed, (unsigned long long)n);
     fflush(stdout);
     t = (struct stress){.seed = seed, .random = seed};
-    wr_world_open(&t.w,
-        &(struct wr_world_options){
-            .limit_bytes = LIMIT, .grow_bytes = 8 * WR_MIB, .adversary_seed = seed, .reuse_handles = true});
+    wr_world_open(&t.w, &(struct wr_world_options){.limit_bytes = LIMIT,
+                            .grow_bytes = 8 * WR_MIB,
+                            .pool = {.soft_limit_bytes = SOFT_LIMIT, .evict = evict_one, .evict_context = &t},
+                            .adversary_seed = seed,
+                            .reuse_handles = true});
     for (unsigned i = 0; i < STREAMS; i++)
         t.streams[i] = wr_world_stream(&t.w);
     for (uint64_t i = 1; i <= n; i++) {
