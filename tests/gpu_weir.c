@@ -248,6 +248,136 @@ static void test_A07_the_per_thread_default_stream_is_another_in_each_thread(voi
     OK(device->ops->stream_sync(device, CU_STREAM_PER_THREAD));
 }
 
+/* ---- policies ---------------------------------------------------------------------------------------- */
+
+static weir_status alloc_with(
+    size_t bytes, weir_stream s, weir_reuse reuse, uint64_t deadline_ns, weir_dptr *out)
+{
+    weir_alloc_options o = {.struct_size = sizeof o, .reuse = reuse, .deadline_ns = (int64_t)deadline_ns};
+    return weir_alloc_with(pool, bytes, s, &o, out);
+}
+
+static void test_A06_an_owners_block_moves_when_the_whole_context_has_passed(void **state)
+{
+    (void)state;
+    weir_stream home = new_stream(), secret = new_stream(), third = new_stream();
+    weir_dptr x, y;
+    const size_t size = 1500 * MIB;
+    OK(alloc_with(size, home, WEIR_REUSE_OWNER, 0, &x));
+    OK(wr_kernels_spin(device, secret, SPIN_NS));
+    OK(weir_free(pool, x, home));
+    assert_int_equal(weir_alloc(pool, size, third, &y), WEIR_NOT_YET);
+    OK(weir_alloc(pool, size, home, &y));
+    assert_int_equal(x, y);
+    OK(weir_free(pool, y, home));
+    OK(device->ops->stream_sync(device, secret));
+    OK(alloc_with(size, third, WEIR_REUSE_HOST_WAIT, SOON_NS, &y)); /* an event takes its time to be seen */
+    OK(weir_free(pool, y, third));
+    end_stream(home);
+    end_stream(secret);
+    end_stream(third);
+}
+
+static void test_a_device_wait_orders_the_streams_and_returns_at_once(void **state)
+{
+    (void)state;
+    enum { PROBE = 4096 };
+    weir_stream busy = new_stream(), other = new_stream();
+    weir_dptr x, y, count;
+    uint64_t wrong = 1;
+    weir_stats s = {.struct_size = sizeof s};
+    const size_t size = 1500 * MIB;
+    OK(weir_alloc(pool, sizeof wrong, other, &count));
+    OK(device->ops->fill(device, count, 0, sizeof wrong, other));
+    OK(weir_alloc(pool, size, busy, &x));
+    OK(wr_kernels_spin(device, busy, SPIN_NS));
+    OK(wr_kernels_fill(device, busy, x, PROBE, 1)); /* late: it must come before the new owner's */
+    OK(weir_free(pool, x, busy));
+    uint64_t start = now_ns();
+    OK(alloc_with(size, other, WEIR_REUSE_DEVICE_WAIT, 0, &y));
+    assert_true(now_ns() - start < SOON_NS);
+    OK(wr_kernels_fill(device, other, y, PROBE, 2));
+    OK(device->ops->stream_sync(device, busy));
+    OK(wr_kernels_verify(device, other, y, PROBE, 2, count));
+    OK(device->ops->copy(device, WR_COPY_D2H, (uintptr_t)&wrong, count, sizeof wrong, other));
+    OK(device->ops->stream_sync(device, other));
+    assert_int_equal(wrong, 0);
+    assert_true(now_ns() - start >= SPIN_NS / 2);
+    OK(weir_pool_stats(pool, &s));
+    assert_int_equal(s.stream_waits, 1);
+    assert_int_equal(s.host_waits, 0);
+    OK(weir_free(pool, y, other));
+    OK(weir_free(pool, count, other));
+    end_stream(busy);
+    end_stream(other);
+}
+
+static void test_A19_a_host_wait_ends_at_its_deadline_or_when_the_fence_has_passed(void **state)
+{
+    (void)state;
+    weir_stream busy = new_stream(), other = new_stream();
+    weir_dptr x, y;
+    const size_t size = 1500 * MIB;
+    OK(weir_alloc(pool, size, busy, &x));
+    OK(wr_kernels_spin(device, busy, SPIN_NS));
+    OK(weir_free(pool, x, busy));
+    uint64_t start = now_ns();
+    assert_int_equal(alloc_with(size, other, WEIR_REUSE_HOST_WAIT, SPIN_NS / 10, &y), WEIR_TIMEOUT);
+    uint64_t took = now_ns() - start;
+    assert_true(took >= SPIN_NS / 10 && took < SPIN_NS / 10 + SOON_NS);
+    OK(alloc_with(size, other, WEIR_REUSE_HOST_WAIT, 10 * SPIN_NS, &y));
+    took = now_ns() - start;
+    assert_true(took >= SPIN_NS / 2 && took < SPIN_NS + 2 * SOON_NS);
+    OK(weir_free(pool, y, other));
+    end_stream(busy);
+    end_stream(other);
+}
+
+static void test_an_owners_frees_leave_a_capture_alone(void **state)
+{
+    (void)state;
+    enum { PAIRS = 1000 }; /* so many that ticks fall due */
+    weir_stream captured = new_stream(), a = new_stream(), b = new_stream();
+    weir_dptr x, y;
+    CUgraph graph;
+    const size_t size = 1500 * MIB;
+    OK(weir_alloc(pool, MIB, captured, &x)); /* the pool knows it */
+    OK(weir_free(pool, x, captured));
+    OK(alloc_with(size, a, WEIR_REUSE_OWNER, 0, &x));
+    assert_int_equal(cu.begin_capture(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    for (int i = 0; i < PAIRS; i++) {
+        OK(weir_free(pool, x, a));
+        OK(weir_alloc(pool, size, a, &x));
+    }
+    OK(weir_free(pool, x, a));
+    assert_int_equal(weir_alloc(pool, size, b, &y), WEIR_NOT_YET);
+    assert_int_equal(cu.end_capture(captured, &graph), CUDA_SUCCESS);
+    assert_int_equal(cu.graph_destroy(graph), CUDA_SUCCESS);
+    OK(device->ops->stream_sync(device, a));
+    OK(alloc_with(size, b, WEIR_REUSE_HOST_WAIT, WR_NS_PER_SEC, &y));
+    OK(weir_free(pool, y, b));
+    end_stream(captured);
+    end_stream(a);
+    end_stream(b);
+}
+
+static void test_A02_alignments_hold_on_real_addresses(void **state)
+{
+    (void)state;
+    weir_stream s = new_stream();
+    weir_dptr odd, x;
+    for (size_t a = 1; a <= 2 * MIB; a *= 2) {
+        weir_alloc_options o = {.struct_size = sizeof o, .alignment = a};
+        OK(weir_alloc(pool, 512, s, &odd));
+        OK(weir_alloc_with(pool, 3 * a, s, &o, &x));
+        assert_int_equal(x % a, 0);
+        assert_int_equal(x % 512, 0);
+        OK(weir_free(pool, x, s));
+        OK(weir_free(pool, odd, s));
+    }
+    end_stream(s);
+}
+
 /* ---- contexts ---------------------------------------------------------------------------------------- */
 
 static void make_calls_and_errors(void)
@@ -449,6 +579,11 @@ int main(void)
         TEST(test_A08_a_stream_that_comes_back_with_an_old_handle_does_not_get_its_blocks),
         TEST(test_A12_a_use_by_a_stream_of_another_gpu_counts_like_any_other),
         TEST(test_A07_the_per_thread_default_stream_is_another_in_each_thread),
+        TEST(test_A06_an_owners_block_moves_when_the_whole_context_has_passed),
+        TEST(test_a_device_wait_orders_the_streams_and_returns_at_once),
+        TEST(test_A19_a_host_wait_ends_at_its_deadline_or_when_the_fence_has_passed),
+        TEST(test_an_owners_frees_leave_a_capture_alone),
+        TEST(test_A02_alignments_hold_on_real_addresses),
         TEST(test_A16_the_callers_context_is_the_same_after_each_call),
         TEST(test_A17_a_peer_reads_and_writes_what_was_mapped_before_and_after),
         TEST(test_segments_move_under_a_running_kernel_without_waiting),

@@ -93,8 +93,11 @@ static void run_alloc(struct worker *t)
     unsigned s = (unsigned)draw(t, OWN_STREAMS);
     struct block b = {.last = s, .home = (int)s};
     b.bytes = 1 + draw(t, (uint64_t)1 << most_log2[draw(t, WR_ARRAY_LEN(most_log2))]);
-    weir_status st = weir_alloc(t->board->w.pool, b.bytes, t->streams[s], &b.address);
-    assert_true(st == WEIR_OK || st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY);
+    static const weir_reuse policies[] = {WEIR_REUSE_DEFAULT, WEIR_REUSE_DEVICE_WAIT, WEIR_REUSE_HOST_WAIT};
+    weir_alloc_options o = {.struct_size = sizeof o, .deadline_ns = 100000};
+    o.reuse = draw(t, 200) == 0 ? WEIR_REUSE_OWNER : policies[draw(t, WR_ARRAY_LEN(policies))];
+    weir_status st = weir_alloc_with(t->board->w.pool, b.bytes, t->streams[s], &o, &b.address);
+    assert_true(st == WEIR_OK || st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY || st == WEIR_TIMEOUT);
     t->n_served += st == WEIR_OK;
     t->n_refused += st != WEIR_OK;
     if (st != WEIR_OK) return;
