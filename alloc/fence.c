@@ -348,12 +348,29 @@ weir_status wr_fence_wait_on(struct wr_fence *f, uint64_t stamp, weir_stream wai
     return s;
 }
 
+bool wr_fence_captures(struct wr_fence *f)
+{
+    wr_lock_take(&f->lock);
+    bool usable = !f->retired && (f->owner == NULL || f->owner == this_thread());
+    f->asking += usable;
+    wr_lock_give(&f->lock);
+    if (!usable) return false;
+    struct wr_device *d = f->events->device;
+    struct wr_stream_info info = {0};
+    bool known = d->ops->stream_identify(d, f->stream, &info) == WEIR_OK;
+    wr_lock_take(&f->lock);
+    f->asking--;
+    wr_lock_give(&f->lock);
+    return known && info.capturing;
+}
+
 /* ---- ends -------------------------------------------------------------------------------------------- */
 
+/* Or asking: naming the handle to the driver in any way. */
 static bool is_recording(struct wr_fence *f, uint64_t up_to)
 {
-    bool any = false;
     wr_lock_take(&f->lock);
+    bool any = f->asking > 0;
     for (uint32_t i = 0; i < f->n && tick_at(f, i)->number <= up_to; i++)
         any |= !tick_at(f, i)->recorded && !tick_at(f, i)->failed;
     wr_lock_give(&f->lock);
@@ -369,8 +386,8 @@ weir_status wr_fence_retire(struct wr_fence *f)
     f->retired = true;
     uint64_t last = atomic_load(&f->enq);
     wr_lock_give(&f->lock);
-    /* Another thread may be about to name the handle, in a tick begun before: the caller is not to destroy
-     * the stream under that driver call. The GPU is not waited for. */
+    /* Another thread may be about to name the handle, in a tick or a question begun before: the caller is not
+     * to destroy the stream under that driver call. The GPU is not waited for. */
     while (is_recording(f, last))
         sched_yield();
     return WEIR_OK;

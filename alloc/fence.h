@@ -56,6 +56,7 @@ struct wr_fence {
     const void *owner;          /* a per-thread default stream: the thread whose it is; else NULL */
     struct wr_lock lock;        /* guards all below */
     bool retired;               /* the handle may be dead: ticks cover the whole context instead */
+    uint32_t asking;            /* threads that name the handle to the driver, other than in a tick */
     bool polling;               /* one thread polls at a time; others use done */
     struct wr_tick *ring;       /* outstanding ticks, oldest at head, numbers rising; grows on demand */
     uint32_t capacity, head, n; /* capacity: 0 or a power of two */
@@ -100,6 +101,9 @@ weir_status wr_fence_wait_on(struct wr_fence *f, uint64_t stamp, weir_stream wai
 /* Is it the fence of this handle, as the calling thread means it? (A handle may be another stream's by now.)
  */
 bool wr_fence_is_of(const struct wr_fence *f, weir_stream handle);
+
+/* Does the stream capture a graph? Asks the driver. False where this thread can't name it, or none any more. */
+bool wr_fence_captures(struct wr_fence *f);
 
 /* Takes a last tick; when it returns OK no thread uses the handle any more. */
 weir_status wr_fence_retire(struct wr_fence *f);

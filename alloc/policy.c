@@ -22,23 +22,13 @@ void wr_policy_own(weir_pool *p, struct wr_heap *h)
     if (h->fence.events->device == p->pages.device) wr_stream_own(h, &p->context);
 }
 
-static bool is_capturing(weir_pool *p, struct wr_heap *h)
-{
-    struct wr_stream_info info = {0};
-    wr_latch_take(&h->lock);
-    bool usable = !h->retired && wr_fence_is_of(&h->fence, h->fence.stream);
-    weir_stream s = h->fence.stream;
-    wr_latch_give(&h->lock);
-    return usable && wr_heaps_identify(p, s, &info) == WEIR_OK && info.capturing;
-}
-
 static bool any_captures(weir_pool *p)
 {
     bool any = false;
     for (uint32_t i = 0; !any && i < atomic_load(&p->n_heaps); i++) {
         struct wr_heap *h = wr_heaps_pin(p, i);
         if (h == NULL) continue;
-        any = is_capturing(p, h);
+        any = wr_fence_captures(&h->fence);
         wr_heaps_unpin(p, h);
     }
     return any;
