@@ -2,8 +2,8 @@
  *
  * DESIGN. What an alloc does when its stream's own heap has no piece that fits. Each rung is tried once, in
  * the order of what it costs, and searches again by itself, so that what it found can't be taken by another
- * thread in between (A18). No rung waits for the GPU, sleeps, or puts a wait on a stream, but the last two for whom asked; none holds a lock
- * during a driver call.
+ * thread in between (A18). No rung waits for the GPU, sleeps, or puts a wait on a stream, but the last two,
+ * for whom asked; none holds a lock during a driver call.
  *
  *   flush       the front cache into the ranges, where blocks join
  *   reap        own pending blocks whose users have passed

@@ -89,12 +89,12 @@ typedef struct weir_pool weir_pool;
 
 /* ---- pools ------------------------------------------------------------------------------------------- */
 
-/* Asked for memory that the caller could do without, when an alloc of `bytes` is about to fail (or to grow the
- * pool above its soft limit). It frees through the normal calls and returns the bytes it has freed. Believed
- * is only what really became free: two zeros running, whatever it claims, and the alloc goes on without; so
- * it does when what was freed would be enough but has not passed yet. Called on the allocating thread, off
- * all locks of weir, by several threads at once where several allocate; it may call anything of weir, and
- * what it allocates itself does not come back to it. */
+/* Asked for memory that the caller could do without, when an alloc of `bytes` is about to fail, or to grow
+ * the pool above its soft limit. It frees through the normal calls and returns the bytes it has freed.
+ * Believed is only what really became free: two zeros running, whatever it claims, and the alloc goes on
+ * without; so it does when what was freed would be enough but has not passed yet. Called on the allocating
+ * thread, off all locks of weir, by several threads at once where several allocate; it may call anything of
+ * weir, and what it allocates itself does not come back to it. */
 typedef size_t (*weir_evict)(void *context, size_t bytes);
 
 /* Which freed memory may serve another stream than the one it was allocated on, and what an alloc does when
@@ -103,14 +103,15 @@ typedef enum weir_reuse {
     WEIR_REUSE_DEFAULT, /* of a call: the pool's; of a pool: COMPLETED */
     /* What its home stream, and all declared users, have passed. No alloc waits. */
     WEIR_REUSE_COMPLETED,
-    /* What all work queued in the device's context at the free has passed, whichever stream's; its home stream
-     * may use it at once. For callers that free before the users they did not declare are joined to the home
-     * stream. It holds for all memory of a stream from its first such alloc on, whatever later calls say; a
-     * stream of another device keeps COMPLETED. Not known to have passed while a stream known here captures. */
+    /* What all work queued in the device's context at the free has passed, whichever stream's; its home
+     * stream may use it at once. For callers that free before the users they did not declare are joined to
+     * the home stream. It holds for all memory of a stream from its first such alloc on, whatever later calls
+     * say; a stream of another device keeps COMPLETED. While a stream that the pool knows captures, nothing
+     * more becomes known to have passed. */
     WEIR_REUSE_OWNER,
-    /* As COMPLETED; and when all else has failed the stream, on the device, is made to wait for the other that
-     * holds what it needs, and takes its pages. Only memory that waits for its home stream alone is taken from
-     * others; from the stream's own, also what waits for declared users. */
+    /* As COMPLETED; and when all else has failed the stream, on the device, is made to wait for the other
+     * that holds what it needs, and takes its pages. Only memory that waits for its home stream alone is
+     * taken from others; from the stream's own, also what waits for declared users. */
     WEIR_REUSE_DEVICE_WAIT,
     /* As COMPLETED; and when all else has failed the call waits, up to its deadline, for the fence that would
      * satisfy it, and for no other work. */
@@ -146,8 +147,8 @@ WEIR_API weir_status weir_pool_close(weir_pool *pool);
 /* Allocates `bytes`, 512-byte aligned, for use on `stream` in stream order: work queued on that stream from
  * now on may use the block at once, other streams after joining it as CUDA asks. 0 bytes give OK and address
  * 0. A warm hit takes one lock, and of the driver only reads the stream's id and capture state. Errors:
- * OUT_OF_MEMORY; NOT_YET (retry once the work named in weir_error_text() has passed); TOO_LARGE; CAPTURING;
- * CLOSED; INVALID_ARGUMENT; DRIVER_ERROR, CONTEXT_LOST, NO_HOST_MEMORY. */
+ * OUT_OF_MEMORY; NOT_YET (retry once the work named in weir_error_text() has passed); TIMEOUT (a HOST_WAIT's
+ * deadline); TOO_LARGE; CAPTURING; CLOSED; INVALID_ARGUMENT; DRIVER_ERROR, CONTEXT_LOST, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream stream, weir_dptr *out);
 
 typedef struct weir_alloc_options {
@@ -158,25 +159,24 @@ typedef struct weir_alloc_options {
 } weir_alloc_options;
 
 /* weir_alloc with options of its own; NULL options are all defaults. What lies before and after an aligned
- * block stays free for others. Errors: those of weir_alloc; TIMEOUT (a HOST_WAIT's deadline); INVALID_ARGUMENT also
- * for an alignment that is no power of two (3) or above 2 MiB, and for a HOST_WAIT that has no deadline. */
+ * block stays free for others. Errors: those of weir_alloc; TIMEOUT (a HOST_WAIT's deadline);
+ * INVALID_ARGUMENT also for an alignment that is no power of two (3) or above 2 MiB, and for a HOST_WAIT that
+ * has no deadline. */
 WEIR_API weir_status weir_alloc_with(
     weir_pool *pool, size_t bytes, weir_stream stream, const weir_alloc_options *options, weir_dptr *out);
 
-/* Why this thread's last alloc of that kind failed, in numbers. Bytes of device memory. */
+/* Why the calling thread's last alloc that failed for want of memory did, in numbers. */
 enum { WEIR_FAILURE_STREAMS = 8 };
 typedef struct weir_failure {
     size_t struct_size;
-    weir_status
-        status; /* OUT_OF_MEMORY, NOT_YET, TIMEOUT, TOO_LARGE; OK: no alloc of this thread failed so */
+    weir_status status; /* OUT_OF_MEMORY, NOT_YET, TIMEOUT, TOO_LARGE. OK: none failed so far */
     uint64_t asked_bytes, limit_bytes, reserved_bytes;
-    uint64_t
-        largest_free_bytes;  /* the largest that the stream could get now, growth within the limit included */
-    uint64_t pending_bytes;  /* freed but not passed, of all streams */
-    uint64_t fence_stream;   /* id (cuStreamGetId) of the stream that, once it has passed what is queued on
-                                  * it, lets the request succeed or brings it nearest; 0: none would help */
-    uint32_t n_streams;      /* entries below: those that hold most, most first */
-    uint32_t device_is_full; /* 1: the driver refused memory that the limit allows */
+    uint64_t largest_free_bytes; /* that the stream could get now, growth within the limit included */
+    uint64_t pending_bytes;      /* freed but not passed, of all streams */
+    uint64_t fence_stream;       /* id (cuStreamGetId) of the stream that lets the request succeed, or brings
+                                  * it nearest, by passing what is queued on it; 0: none would help */
+    uint32_t n_streams;          /* entries below: those that hold most, most first */
+    uint32_t device_is_full;     /* 1: the driver refused memory that the limit allows */
     struct weir_failure_stream {
         uint64_t id, bytes;
     } streams[WEIR_FAILURE_STREAMS];
