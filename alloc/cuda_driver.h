@@ -44,6 +44,7 @@
     X(cuMemMap)                                                                                              \
     X(cuMemSetAccess)                                                                                        \
     X(cuMemUnmap)                                                                                            \
+    X(cuMemExportToShareableHandle)                                                                          \
     X(cuMemGetInfo)                                                                                          \
     X(cuMemHostRegister)                                                                                     \
     X(cuMemHostUnregister)                                                                                   \

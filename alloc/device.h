@@ -68,6 +68,9 @@ struct wr_launch {
     X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                                 \
     X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for work of d */            \
     X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */                 \
+    /* A file descriptor for another process, the caller's to close. Simulated: its offset says where the   \
+     * memory begins. DRIVER_ERROR: this machine has none. */  \
+    X(mem_export, (struct wr_device * d, wr_memory m, int *fd))                                                \
     X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                             \
     /* Host memory, page-locked for every device of the process. */                                            \
     X(host_register, (struct wr_device * d, void *host, size_t bytes))                                         \

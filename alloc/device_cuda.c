@@ -160,6 +160,15 @@ static weir_status mem_unmap(struct wr_device *d, uint64_t va, size_t bytes)
     return CALL(d, cuMemUnmap, va, bytes);
 }
 
+static weir_status mem_export(struct wr_device *d, wr_memory m, int *fd)
+{
+    int exported = -1;
+    weir_status s =
+        CALL(d, cuMemExportToShareableHandle, &exported, m, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (s == WEIR_OK) *fd = exported;
+    return s;
+}
+
 static weir_status mem_info(struct wr_device *d, size_t *free_bytes, size_t *total_bytes)
 {
     size_t free_now, total;

@@ -242,6 +242,25 @@ weir_status wr_pages_share(struct wr_pages *p, struct wr_device *peer)
     return s;
 }
 
+weir_status wr_pages_export(struct wr_pages *p, uint32_t unit, struct wr_exported *out)
+{
+    wr_lock_take(&p->lock);
+    uint32_t index = p->segment_of[unit >> WR_UNITS_PER_PAGE_LOG2] - 1;
+    struct wr_segment g = p->segments[index];
+    p->segments[index].holds++; /* it stays created, whatever becomes of the block */
+    wr_lock_give(&p->lock);
+    int fd;
+    weir_status s = p->device->ops->mem_export(p->device, g.memory, &fd);
+    wr_lock_take(&p->lock);
+    p->segments[index].holds--;
+    wr_lock_give(&p->lock);
+    if (s != WEIR_OK) return s;
+    *out = (struct wr_exported){.fd = fd,
+        .segment_bytes = (uint64_t)g.n_pages * WR_PAGE_BYTES,
+        .offset = wr_size_bytes(unit) - (uint64_t)g.first_page * WR_PAGE_BYTES};
+    return WEIR_OK;
+}
+
 /* LOCK: held. A segment that nobody uses and that is not on its way already; UINT32_MAX: none. */
 static uint32_t find_idle_segment(const struct wr_pages *p)
 {

@@ -90,6 +90,14 @@ weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint
  * leaves the device off the list. INVALID_ARGUMENT: the list is full. */
 weir_status wr_pages_share(struct wr_pages *p, struct wr_device *peer);
 
+/* Where a granted unit lies in physical memory: a descriptor of its segment (the caller closes it), the
+ * segment's size, and the unit's place in it. What the driver says where it can't be exported. */
+struct wr_exported {
+    int fd;
+    uint64_t segment_bytes, offset;
+};
+weir_status wr_pages_export(struct wr_pages *p, uint32_t unit, struct wr_exported *out);
+
 /* Unmaps wholly idle segments while more than `keep` pages are reserved. Returns the pages that went back. */
 uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep);
 

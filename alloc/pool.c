@@ -308,6 +308,37 @@ weir_status wr_pool_peer_enable(weir_pool *p, int ordinal)
     return st;
 }
 
+static weir_status export_inside(weir_pool *p, weir_dptr block, size_t from, weir_exported *out)
+{
+    struct located at = {0};
+    struct wr_exported part;
+    weir_status st = locate(p, block, &at);
+    if (st == WEIR_OK) st = lock_home(p, at.home);
+    if (st != WEIR_OK) return st;
+    uint64_t bytes = wr_size_bytes(wr_stream_live_units(at.home, at.kind, at.unit));
+    wr_latch_give(&at.home->lock);
+    if (bytes == 0) return wr_fail(WEIR_INVALID_POINTER, "no live block starts at this address");
+    if (from >= bytes)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "byte %zu of a block of %llu", from, (unsigned long long)bytes);
+    uint64_t inside = from % WR_UNIT_BYTES;
+    st = wr_pages_export(&p->pages, at.unit + (uint32_t)(from >> WR_UNIT_LOG2), &part);
+    if (st != WEIR_OK) return st;
+    out->fd = part.fd;
+    out->segment_bytes = part.segment_bytes;
+    out->offset = part.offset + inside;
+    out->bytes = wr_min(bytes - from, part.segment_bytes - out->offset);
+    return WEIR_OK;
+}
+
+weir_status wr_pool_export(weir_pool *p, weir_dptr block, size_t from, weir_exported *out)
+{
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    st = export_inside(p, block, from, out);
+    wr_pool_leave(p);
+    return st;
+}
+
 /* ---- pinned memory ----------------------------------------------------------------------------------- */
 
 weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out)

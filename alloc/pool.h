@@ -72,6 +72,7 @@ weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s);
 weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s);
 weir_status wr_pool_retire(weir_pool *p, weir_stream s);
 weir_status wr_pool_peer_enable(weir_pool *p, int ordinal);
+weir_status wr_pool_export(weir_pool *p, weir_dptr block, size_t from, weir_exported *out);
 weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out);
 weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s);
 

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -250,6 +251,30 @@ weir_status wr_sim_op_mem_release(struct wr_device *d, wr_memory handle)
     } else {
         s = wr_fail(WEIR_INVALID_ARGUMENT, "mem_release: no such handle");
     }
+    return wr_sim_leave(d, s);
+}
+
+/* The device's file once more, opened anew: a duplicate would share its offset with all others. */
+static weir_status open_at(struct sim_memory *m, int *fd)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->device->file);
+    int opened = open(path, O_RDWR | O_CLOEXEC);
+    if (opened >= 0 && lseek(opened, (off_t)m->offset, SEEK_SET) == (off_t)m->offset) {
+        *fd = opened;
+        return WEIR_OK;
+    }
+    weir_status s = wr_fail(WEIR_DRIVER_ERROR, "mem_export: no file descriptor: %s", strerror(errno));
+    if (opened >= 0) close(opened);
+    return s;
+}
+
+weir_status wr_sim_op_mem_export(struct wr_device *d, wr_memory handle, int *fd)
+{
+    weir_status s = wr_sim_enter(d, "mem_export");
+    if (s != WEIR_OK) return s;
+    struct sim_memory *m = find_memory(sim_device_of(d)->world, handle);
+    s = m ? open_at(m, fd) : wr_fail(WEIR_INVALID_ARGUMENT, "mem_export: no such handle");
     return wr_sim_leave(d, s);
 }
 

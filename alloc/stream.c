@@ -208,6 +208,12 @@ weir_status wr_stream_use(
     return add_use(h, &h->range[kind].nodes[id], by, stamp);
 }
 
+uint32_t wr_stream_live_units(const struct wr_heap *h, enum wr_kind kind, uint32_t start)
+{
+    uint32_t id = wr_table_get(&h->blocks, start);
+    return id == 0 || h->range[kind].nodes[id].owner_data == IN_FRONT ? 0 : h->range[kind].nodes[id].units;
+}
+
 static void drop_passed_uses(struct wr_heap *h, struct wr_node *n)
 {
     uint32_t *link = &n->owner_data;

@@ -90,6 +90,9 @@ weir_status wr_stream_free(struct wr_heap *h, enum wr_kind kind, uint32_t start,
 weir_status wr_stream_use(
     struct wr_heap *h, uint32_t start, enum wr_kind kind, struct wr_fence *by, uint64_t stamp);
 
+/* The units of the live block at `start`; 0: none starts there. */
+uint32_t wr_stream_live_units(const struct wr_heap *h, enum wr_kind kind, uint32_t start);
+
 /* Enough was freed since the last tick that its own event is worth it: blocks freed long ago should not have
  * to wait for what the stream was given later. True once; the caller ticks, off the lock. */
 bool wr_stream_wants_tick(struct wr_heap *h);

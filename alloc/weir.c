@@ -97,6 +97,17 @@ weir_status weir_pool_peer_enable(weir_pool *pool, int device)
     return pool == NULL ? invalid("pool is NULL") : wr_pool_peer_enable(pool, device);
 }
 
+weir_status weir_export(weir_pool *pool, weir_dptr block, size_t from, weir_exported *out)
+{
+    if (pool == NULL || out == NULL) return invalid("pool or out is NULL");
+    if (!is_options_size(out->struct_size, sizeof *out))
+        return invalid("struct_size of weir_exported is unknown");
+    weir_exported filled = {.struct_size = out->struct_size};
+    weir_status s = wr_pool_export(pool, block, from, &filled);
+    if (s == WEIR_OK) memcpy(out, &filled, out->struct_size);
+    return s;
+}
+
 weir_status weir_pool_stats(weir_pool *pool, weir_stats *out)
 {
     if (pool == NULL || out == NULL) return invalid("pool or out is NULL");

@@ -216,6 +216,25 @@ WEIR_API weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed
  * access on this machine), INVALID_ARGUMENT, CLOSED, CONTEXT_LOST, NO_DRIVER. */
 WEIR_API weir_status weir_pool_peer_enable(weir_pool *pool, int device);
 
+/* A block's physical memory, for another process or interface. It is made of segments, each with a file
+ * descriptor of its own; a block may begin inside one and reach into the next. */
+typedef struct weir_exported {
+    size_t struct_size;
+    int fd;               /* POSIX, of one segment, the caller's to close */
+    size_t segment_bytes; /* the segment's size: a multiple of 2 MiB */
+    size_t offset;        /* where the block's byte `from` lies in the segment */
+    size_t bytes;         /* how many of the block's bytes follow there, in this segment */
+} weir_exported;
+
+/* Exports the segment that holds byte `from` of the live block, which is below its size rounded up to 512. Start
+ * with 0, add `bytes` each time, and stop at the block's size. The importer reserves addresses for the sum of
+ * segment_bytes, imports each descriptor (cuMemImportFromShareableHandle, POSIX_FILE_DESCRIPTOR) and maps them
+ * one behind the other (cuMemMap, cuMemSetAccess): the block is at the reservation + the first offset, whole.
+ * What else lies in the segments is readable to it, too. Keep the block live until the importer is done with it:
+ * afterwards the memory serves others, in their segment or, once it has moved, anywhere. Errors:
+ * INVALID_POINTER, INVALID_ARGUMENT, CLOSED; DRIVER_ERROR where the machine has no such descriptors. */
+WEIR_API weir_status weir_export(weir_pool *pool, weir_dptr block, size_t from, weir_exported *out);
+
 /* INVARIANT: live + pending + cached + idle == reserved, all in bytes of device memory. */
 typedef struct weir_stats {
     size_t struct_size;

@@ -4,6 +4,8 @@
  */
 #include "conformance.h"
 
+#include <unistd.h>
+
 /* ---- virtual memory ---------------------------------------------------------------------------------- */
 
 static void test_address_space_is_larger_than_memory_and_aligned(void **state)
@@ -61,6 +63,26 @@ static void test_more_than_the_memory_is_out_of_memory(void **state)
     size_t bytes = wr_round_up(dev->total_bytes, dev->granularity) + dev->granularity;
     assert_int_equal(dev->ops->mem_create(dev, bytes, &handle), WEIR_OUT_OF_MEMORY);
     assert_int_equal(handle, 42); /* outputs are written on success only */
+}
+
+/* A machine may lack them, which is an error of its own. */
+static void test_each_export_is_a_descriptor_of_its_own_and_waits_for_nothing(void **state)
+{
+    (void)state;
+    int fds[2] = {-1, -1};
+    make_busy(stream);
+    wr_event e = record(dev, stream);
+    weir_status s = dev->ops->mem_export(dev, slab.handle, &fds[0]);
+    if (s == WEIR_OK) {
+        ok(dev->ops->mem_export(dev, slab.handle, &fds[1]));
+        assert_false(is_done(dev, e));
+        assert_true(fds[0] >= 0 && fds[1] >= 0 && fds[0] != fds[1]);
+        assert_int_equal(close(fds[0]) + close(fds[1]), 0);
+    } else {
+        assert_int_equal(s, WEIR_DRIVER_ERROR);
+        assert_int_equal(fds[0], -1);
+    }
+    finish(dev, e);
 }
 
 static void test_mem_info_counts_what_is_created(void **state)
@@ -324,6 +346,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_only_whole_mappings_are_unmapped),
         cmocka_unit_test(test_an_address_is_mapped_once),
         cmocka_unit_test(test_more_than_the_memory_is_out_of_memory),
+        cmocka_unit_test(test_each_export_is_a_descriptor_of_its_own_and_waits_for_nothing),
         cmocka_unit_test(test_mem_info_counts_what_is_created),
         cmocka_unit_test(test_registered_memory_is_pinned_until_unregistered),
         cmocka_unit_test(test_pinned_memory_is_pinned_for_every_device),

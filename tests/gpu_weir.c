@@ -9,6 +9,7 @@
 #include "weir_queue.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #define MIB      ((size_t)1 << 20)
 #define SPIN_NS  (200 * UINT64_C(1000000))
@@ -25,6 +26,7 @@ static struct {
     __typeof__(cuStreamBeginCapture_v2) *begin_capture;
     __typeof__(cuStreamEndCapture) *end_capture;
     __typeof__(cuGraphDestroy) *graph_destroy;
+    __typeof__(cuMemImportFromShareableHandle) *import;
 } cu;
 
 static void ok(weir_status s, const char *call)
@@ -41,8 +43,11 @@ static int find_entry_points(void)
     *(void **)&cu.begin_capture = dlsym(driver, "cuStreamBeginCapture_v2");
     *(void **)&cu.end_capture = dlsym(driver, "cuStreamEndCapture");
     *(void **)&cu.graph_destroy = dlsym(driver, "cuGraphDestroy");
-    return cu.get_current && cu.set_current && cu.begin_capture && cu.end_capture && cu.graph_destroy ? 0
-                                                                                                      : -1;
+    *(void **)&cu.import = dlsym(driver, "cuMemImportFromShareableHandle");
+    return cu.import && cu.get_current && cu.set_current && cu.begin_capture && cu.end_capture &&
+                   cu.graph_destroy
+               ? 0
+               : -1;
 }
 
 static int open_pool(void **state)
@@ -568,6 +573,58 @@ static void test_segments_move_under_a_running_kernel_without_waiting(void **sta
     end_stream(b);
 }
 
+/* The importing side, in this process: the segments of a block mapped one behind the other a second time. */
+static void test_I05_an_exported_block_is_at_base_and_offset(void **state)
+{
+    (void)state;
+    enum { BYTES = 96 << 20, MOST = 32 };
+    static unsigned char seen[512];
+    struct wr_device *d = device;
+    weir_stream a = new_stream();
+    weir_dptr odd, x;
+    uint64_t base, mapped = 0, first = 0;
+    wr_memory imported[MOST];
+    size_t sizes[MOST];
+    int n = 0;
+    OK(weir_alloc(pool, 3 * MIB + 512, a, &odd));
+    OK(weir_alloc(pool, BYTES, a, &x));
+    OK(wr_kernels_fill(d, a, x, BYTES, 0x01010101));
+    OK(d->ops->va_reserve(d, 2048 * MIB, &base));
+    for (size_t from = 0; from < BYTES; n++) {
+        weir_exported part = {.struct_size = sizeof part};
+        CUmemGenericAllocationHandle handle;
+        weir_status s = weir_export(pool, x, from, &part);
+        if (s == WEIR_DRIVER_ERROR && from == 0) break; /* a container may refuse it */
+        OK(s);
+        assert_true(n < MOST);
+        assert_int_equal(
+            cu.import(&handle, (void *)(uintptr_t)part.fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_SUCCESS);
+        assert_int_equal(close(part.fd), 0);
+        imported[n] = handle;
+        sizes[n] = part.segment_bytes;
+        OK(d->ops->mem_map(d, base + mapped, sizes[n], handle));
+        if (from == 0) first = part.offset;
+        mapped += sizes[n];
+        from += part.bytes;
+    }
+    if (n > 0) {
+        OK(d->ops->mem_access(d, base, mapped));
+        uint64_t last = base + first + BYTES - sizeof seen;
+        OK(d->ops->copy(d, WR_COPY_D2H, (uintptr_t)seen, last, sizeof seen, a));
+        OK(d->ops->stream_sync(d, a));
+        for (size_t i = 0; i < sizeof seen; i++)
+            assert_int_equal(seen[i], 1);
+        OK(d->ops->mem_unmap(d, base, mapped));
+    }
+    for (int i = 0; i < n; i++)
+        OK(d->ops->mem_release(d, imported[i]));
+    OK(d->ops->va_free(d, base, 2048 * MIB));
+    OK(weir_free(pool, x, a));
+    OK(weir_free(pool, odd, a));
+    end_stream(a);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_pool, close_pool)
 
 int main(void)
@@ -587,6 +644,7 @@ int main(void)
         TEST(test_A16_the_callers_context_is_the_same_after_each_call),
         TEST(test_A17_a_peer_reads_and_writes_what_was_mapped_before_and_after),
         TEST(test_segments_move_under_a_running_kernel_without_waiting),
+        TEST(test_I05_an_exported_block_is_at_base_and_offset),
         TEST(test_a_capture_survives_everything_that_weir_does_meanwhile),
         TEST(test_Q02_a_push_of_pageable_memory_does_not_wait_for_a_kernel),
         TEST(test_Q20_a_thread_without_a_context_can_push_and_still_has_none),

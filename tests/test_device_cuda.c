@@ -268,6 +268,7 @@ static union {
     weir_stream stream;
     wr_event event;
     bool yes;
+    int fd;
     size_t sizes[2];
 } sink;
 
@@ -279,6 +280,7 @@ static union {
     X(mem_map, "cuMemMap", mem_map(d, 4096, 4096, 7))                                                        \
     X(mem_access, "cuMemSetAccess", mem_access(d, 4096, 4096))                                               \
     X(mem_unmap, "cuMemUnmap", mem_unmap(d, 4096, 4096))                                                     \
+    X(mem_export, "cuMemExportToShareableHandle", mem_export(d, 7, &sink.fd))                                \
     X(mem_info, "cuMemGetInfo_v2", mem_info(d, &sink.sizes[0], &sink.sizes[1]))                              \
     X(host_register, "cuMemHostRegister_v2", host_register(d, &sink, 4096))                                  \
     X(host_unregister, "cuMemHostUnregister", host_unregister(d, &sink))                                     \

@@ -322,6 +322,8 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(mem_map, f.slab, SLAB, f.handle);
     FAIL(mem_access, f.slab, SLAB);
     FAIL(mem_unmap, f.slab, SLAB);
+    int fd;
+    FAIL(mem_export, f.handle, &fd);
     FAIL(mem_info, &bytes[0], &bytes[1]);
     FAIL(host_register, f.host, 1);
     FAIL(host_unregister, f.host);

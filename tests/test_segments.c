@@ -4,6 +4,9 @@
  */
 #include "pool_world.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #define MS ((uint64_t)1000000)
 
 static struct wr_world world;
@@ -310,6 +313,80 @@ static void test_a_peer_that_can_not_be_enabled_is_not_asked_again_by_a_growth(v
     wr_world_close(&w);
 }
 
+/* ---- export ------------------------------------------------------------------------------------------ */
+
+/* What an importer does with the driver, with the simulated device's files: all segments of the block, mapped
+ * one behind the other. */
+struct import {
+    char *base;
+    size_t mapped_bytes, first_offset;
+};
+
+enum { MOST_IMPORTED = 256 << 20 };
+
+static struct import import_block(weir_pool *pool, weir_dptr block, size_t bytes)
+{
+    struct import in = {.mapped_bytes = 0};
+    in.base = mmap(NULL, MOST_IMPORTED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_ptr_not_equal(in.base, MAP_FAILED);
+    for (size_t from = 0; from < bytes;) {
+        weir_exported part = {.struct_size = sizeof part};
+        assert_int_equal(weir_export(pool, block, from, &part), WEIR_OK);
+        assert_true(part.bytes > 0 && part.offset + part.bytes <= part.segment_bytes);
+        assert_int_equal(part.segment_bytes % (2 * WR_MIB), 0);
+        assert_true(in.mapped_bytes + part.segment_bytes <= MOST_IMPORTED);
+        off_t at = lseek(part.fd, 0, SEEK_CUR);
+        assert_ptr_not_equal(mmap(in.base + in.mapped_bytes, part.segment_bytes, PROT_READ,
+                                 MAP_SHARED | MAP_FIXED, part.fd, at),
+            MAP_FAILED);
+        if (from == 0) in.first_offset = part.offset;
+        assert_int_equal(in.first_offset + from, in.mapped_bytes + part.offset); /* no gap between them */
+        in.mapped_bytes += part.segment_bytes;
+        from += part.bytes;
+        assert_int_equal(close(part.fd), 0);
+    }
+    return in;
+}
+
+static void test_I05_exported_blocks_are_at_base_and_offset_at_odd_places_too(void **state)
+{
+    (void)state;
+    const size_t sizes[] = {WR_MIB, 3 * WR_MIB + 512, 100 * WR_MIB, WR_MIB, 5 * WR_MIB - 512, 4096};
+    enum { N = WR_ARRAY_LEN(sizes) };
+    weir_stream a = wr_world_stream(&world);
+    weir_dptr blocks[N];
+    for (uint32_t i = 0; i < N; i++) {
+        blocks[i] = wr_world_alloc(&world, sizes[i], a);
+        wr_world_fill(&world, a, blocks[i], sizes[i], i + 1);
+    }
+    wr_sim_drain(world.sim);
+    for (uint32_t i = 0; i < N; i++) {
+        struct import in = import_block(world.pool, blocks[i], sizes[i]);
+        const uint32_t *words = (const uint32_t *)(in.base + in.first_offset);
+        for (size_t n = 0; n < sizes[i] / sizeof *words; n++)
+            if (words[n] != i + 1) fail_msg("block %u, word %zu is %u", i, n, words[n]);
+        assert_int_equal(munmap(in.base, MOST_IMPORTED), 0);
+        wr_world_free(&world, blocks[i], a);
+    }
+}
+
+static void test_only_bytes_of_a_live_block_are_exported(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    weir_dptr x = wr_world_alloc(&world, 1000, a);
+    weir_exported part = {.struct_size = sizeof part, .fd = -1};
+    assert_int_equal(weir_export(world.pool, x, 1024, &part), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_export(world.pool, x + 512, 0, &part), WEIR_INVALID_POINTER);
+    assert_int_equal(weir_export(world.pool, 0, 0, &part), WEIR_INVALID_POINTER);
+    assert_int_equal(weir_export(world.pool, x, 0, NULL), WEIR_INVALID_ARGUMENT);
+    wr_sim_fail_nth(world.sim, 1, WEIR_DRIVER_ERROR);
+    assert_int_equal(weir_export(world.pool, x, 0, &part), WEIR_DRIVER_ERROR);
+    wr_world_free(&world, x, a);
+    assert_int_equal(weir_export(world.pool, x, 0, &part), WEIR_INVALID_POINTER);
+    assert_int_equal(part.fd, -1);
+}
+
 /* ---- two pools on one device ------------------------------------------------------------------------- */
 
 static const struct wr_world_options small_device = {.memory_bytes = WR_GIB};
@@ -441,6 +518,8 @@ int main(void)
         cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
         cmocka_unit_test(test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way),
         cmocka_unit_test(test_A21_a_move_that_fails_half_way_loses_nothing),
+        TEST(test_I05_exported_blocks_are_at_base_and_offset_at_odd_places_too),
+        TEST(test_only_bytes_of_a_live_block_are_exported),
         cmocka_unit_test(test_a_full_device_is_served_by_what_another_pool_has_finished),
         cmocka_unit_test(test_a_pool_that_is_closing_is_finished_by_whom_it_serves),
         cmocka_unit_test(test_a_pool_at_its_limit_leaves_others_alone),
