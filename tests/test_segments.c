@@ -507,6 +507,66 @@ static void test_two_pools_take_turns_with_a_device_that_is_too_small_for_both(v
     wr_world_close(&w);
 }
 
+/* ---- threads ----------------------------------------------------------------------------------------- */
+
+enum { CROWD = 3, CROWD_ROUNDS = 80 };
+
+static struct crowd {
+    struct wr_world *world;
+    weir_stream stream;
+    uint64_t random;
+} crowd[CROWD];
+
+static uint64_t draw(uint64_t *state) /* splitmix64 (Steele et al., OOPSLA 2014) */
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Blocks of any size, three at a time, so that holes come and go: growth, moves and trims run into each other. */
+static void *crowd_in(void *arg)
+{
+    struct crowd *c = arg;
+    weir_dptr blocks[3] = {0};
+    for (int round = 0; round < CROWD_ROUNDS; round++) {
+        weir_dptr *x = &blocks[draw(&c->random) % WR_ARRAY_LEN(blocks)];
+        assert_int_equal(weir_free(c->world->pool, *x, c->stream), WEIR_OK);
+        *x = 0;
+        weir_status st = weir_alloc(c->world->pool, WR_MIB + draw(&c->random) % (150 * WR_MIB), c->stream, x);
+        assert_true(st == WEIR_OK || st == WEIR_OUT_OF_MEMORY || st == WEIR_NOT_YET);
+    }
+    for (unsigned i = 0; i < WR_ARRAY_LEN(blocks); i++)
+        assert_int_equal(weir_free(c->world->pool, blocks[i], c->stream), WEIR_OK);
+    return NULL;
+}
+
+static void test_threads_grow_move_trim_and_share_at_once(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    pthread_t threads[CROWD];
+    wr_world_open(&w, &(struct wr_world_options){.profile = "gtx1080-pcie3x2", .limit_bytes = 700 * WR_MIB});
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = (struct crowd){.world = &w, .stream = wr_world_stream(&w), .random = (uint64_t)i};
+        assert_int_equal(pthread_create(&threads[i], NULL, crowd_in, &crowd[i]), 0);
+    }
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(weir_trim(w.pool, 300 * WR_MIB, NULL), WEIR_OK);
+        if (i == 20) assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
+        wr_lock_take(&w.pool->pages.lock);
+        wr_pages_check(&w.pool->pages);
+        wr_lock_give(&w.pool->pages.lock);
+    }
+    for (int i = 0; i < CROWD; i++)
+        pthread_join(threads[i], NULL);
+    weir_dptr x = wr_world_alloc(&w, 700 * WR_MIB, crowd[0].stream); /* nothing was lost */
+    write_from_peer(&w, x, 700 * WR_MIB, 7);
+    wr_world_free(&w, x, crowd[0].stream);
+    wr_world_close(&w);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
@@ -524,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_a_pool_that_is_closing_is_finished_by_whom_it_serves),
         cmocka_unit_test(test_a_pool_at_its_limit_leaves_others_alone),
         cmocka_unit_test(test_two_pools_take_turns_with_a_device_that_is_too_small_for_both),
+        cmocka_unit_test(test_threads_grow_move_trim_and_share_at_once),
         cmocka_unit_test(test_A17_memory_mapped_after_a_peer_was_enabled_is_its_own_too),
         cmocka_unit_test(test_A17_what_has_moved_is_still_the_peers),
         cmocka_unit_test(test_A17_a_grant_that_fails_undoes_the_growth),
