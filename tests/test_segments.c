@@ -34,22 +34,22 @@ static uint64_t served(enum wr_rung rung)
 
 enum { BLOCKS = 8 };
 
-/* Blocks of 64 MiB, each grown for itself, every other one freed: 256 MiB, and no two touch. */
-static void make_holes(struct wr_world *w, weir_stream s, weir_dptr blocks[BLOCKS])
+/* Eight blocks, each grown for itself, every other one freed: half of their bytes, and no two touch. */
+static void make_holes_of(struct wr_world *w, weir_stream s, weir_dptr blocks[BLOCKS], size_t bytes)
 {
     for (int i = 0; i < BLOCKS; i++) {
-        blocks[i] = wr_world_alloc(w, 64 * WR_MIB, s);
-        wr_world_mark(w, s, blocks[i], 64 * WR_MIB, (uint32_t)i);
+        blocks[i] = wr_world_alloc(w, bytes, s);
+        wr_world_mark(w, s, blocks[i], bytes, (uint32_t)i);
     }
     for (int i = 0; i < BLOCKS; i += 2)
         wr_world_free(w, blocks[i], s);
     wr_sim_drain(w->sim);
 }
 
-static void verify_and_free_rest(struct wr_world *w, weir_stream s, weir_dptr blocks[BLOCKS])
+static void verify_and_free(struct wr_world *w, weir_stream s, weir_dptr blocks[BLOCKS], size_t bytes)
 {
     for (int i = 1; i < BLOCKS; i += 2) {
-        wr_world_verify(w, s, blocks[i], 64 * WR_MIB, (uint32_t)i);
+        wr_world_verify(w, s, blocks[i], bytes, (uint32_t)i);
         wr_world_free(w, blocks[i], s);
     }
     wr_sim_drain(w->sim);
@@ -60,7 +60,7 @@ static void test_passed_pages_that_lie_apart_serve_a_long_block_without_growth(v
     (void)state;
     weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
     weir_dptr blocks[BLOCKS];
-    make_holes(&world, a, blocks);
+    make_holes_of(&world, a, blocks, 64 * WR_MIB);
     weir_stats before = wr_world_stats(&world);
     weir_dptr x = wr_world_alloc(&world, 256 * WR_MIB, b);
     wr_world_mark(&world, b, x, 256 * WR_MIB, 100);
@@ -73,7 +73,7 @@ static void test_passed_pages_that_lie_apart_serve_a_long_block_without_growth(v
     assert_int_equal(served(WR_RUNG_stitch), 1);
     assert_int_equal(wr_world_counts(&world).host_syncs + wr_world_counts(&world).stream_waits, 0);
     wr_world_free(&world, x, b);
-    verify_and_free_rest(&world, a, blocks);
+    verify_and_free(&world, a, blocks, 64 * WR_MIB);
 }
 
 static void test_a_stream_stitches_its_own_passed_pages_too(void **state)
@@ -81,12 +81,12 @@ static void test_a_stream_stitches_its_own_passed_pages_too(void **state)
     (void)state;
     weir_stream a = wr_world_stream(&world);
     weir_dptr blocks[BLOCKS];
-    make_holes(&world, a, blocks);
+    make_holes_of(&world, a, blocks, 64 * WR_MIB);
     uint64_t reserved = wr_world_stats(&world).reserved_bytes;
     weir_dptr x = wr_world_alloc(&world, 256 * WR_MIB, a);
     assert_int_equal(wr_world_stats(&world).reserved_bytes, reserved);
     wr_world_free(&world, x, a);
-    verify_and_free_rest(&world, a, blocks);
+    verify_and_free(&world, a, blocks, 64 * WR_MIB);
 }
 
 static void test_pages_that_have_not_passed_are_not_moved(void **state)
@@ -94,7 +94,7 @@ static void test_pages_that_have_not_passed_are_not_moved(void **state)
     (void)state;
     weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
     weir_dptr blocks[BLOCKS];
-    make_holes(&world, a, blocks);
+    make_holes_of(&world, a, blocks, 64 * WR_MIB);
     for (int i = 0; i < BLOCKS; i += 2) /* once more: in use by a stream that is stalled */
         blocks[i] = wr_world_alloc(&world, 64 * WR_MIB, a);
     struct wr_sim_gate *gate = wr_world_stall(&world, a);
@@ -109,7 +109,7 @@ static void test_pages_that_have_not_passed_are_not_moved(void **state)
     assert_int_equal(wr_world_counts(&world).host_syncs + wr_world_counts(&world).stream_waits, 0);
     wr_world_let_go(&world, gate);
     wr_world_free(&world, x, b);
-    verify_and_free_rest(&world, a, blocks);
+    verify_and_free(&world, a, blocks, 64 * WR_MIB);
 }
 
 static void test_a_growth_takes_only_what_idle_segments_lack(void **state)
@@ -117,28 +117,28 @@ static void test_a_growth_takes_only_what_idle_segments_lack(void **state)
     (void)state;
     weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
     weir_dptr blocks[BLOCKS];
-    make_holes(&world, a, blocks);
+    make_holes_of(&world, a, blocks, 64 * WR_MIB);
     uint64_t reserved = wr_world_stats(&world).reserved_bytes;
     weir_dptr x = wr_world_alloc(&world, 300 * WR_MIB, b);
     wr_world_mark(&world, b, x, 300 * WR_MIB, 100);
     wr_world_verify(&world, b, x, 300 * WR_MIB, 100);
     assert_int_equal(wr_world_stats(&world).reserved_bytes, reserved + 44 * WR_MIB);
     wr_world_free(&world, x, b);
-    verify_and_free_rest(&world, a, blocks);
+    verify_and_free(&world, a, blocks, 64 * WR_MIB);
 }
 
 static void test_stitching_again_and_again_needs_no_more_addresses(void **state)
 {
     (void)state;
-    enum { ROUNDS = 200 };
+    enum { ROUNDS = 30 };
     struct wr_world w;
     wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 640 * WR_MIB});
     weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
     for (int round = 0; round < ROUNDS; round++) {
         weir_dptr blocks[BLOCKS];
-        make_holes(&w, a, blocks);
+        make_holes_of(&w, a, blocks, 64 * WR_MIB);
         wr_world_free(&w, wr_world_alloc(&w, 256 * WR_MIB, b), b);
-        verify_and_free_rest(&w, a, blocks);
+        verify_and_free(&w, a, blocks, 64 * WR_MIB);
     }
     assert_true(atomic_load(&w.pool->served[WR_RUNG_stitch]) >= ROUNDS / 2);
     wr_world_close(&w);
@@ -164,10 +164,10 @@ static void test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way(void
 static bool fail_one_call_of_stitching(uint64_t n, size_t bytes, weir_status error)
 {
     struct wr_world w;
-    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 640 * WR_MIB});
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 80 * WR_MIB, .grow_bytes = 2 * WR_MIB});
     weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
     weir_dptr blocks[BLOCKS], x = 0;
-    make_holes(&w, a, blocks);
+    make_holes_of(&w, a, blocks, 8 * WR_MIB);
     weir_stats before = wr_world_stats(&w);
     uint64_t calls = wr_sim_calls(w.sim);
     wr_sim_fail_nth(w.sim, n, error);
@@ -182,9 +182,9 @@ static bool fail_one_call_of_stitching(uint64_t n, size_t bytes, weir_status err
     else /* where a query failed, the last rung may have given idle memory back */
         assert_true((st == error || st == WEIR_NOT_YET) && reserved <= before.reserved_bytes);
     wr_world_check(&w);
-    wr_world_free(&w, wr_world_alloc(&w, 60 * WR_MIB, b), b);
+    wr_world_free(&w, wr_world_alloc(&w, 6 * WR_MIB, b), b);
     wr_world_free(&w, wr_world_alloc(&w, bytes, b), b);
-    verify_and_free_rest(&w, a, blocks);
+    verify_and_free(&w, a, blocks, 8 * WR_MIB);
     wr_world_close(&w);
     return came;
 }
@@ -192,7 +192,7 @@ static bool fail_one_call_of_stitching(uint64_t n, size_t bytes, weir_status err
 static void test_A21_a_move_that_fails_half_way_loses_nothing(void **state)
 {
     (void)state;
-    const size_t sizes[] = {256 * WR_MIB, 300 * WR_MIB}; /* moved alone; moved beside new memory */
+    const size_t sizes[] = {32 * WR_MIB, 38 * WR_MIB}; /* moved alone; moved beside new memory */
     const weir_status errors[] = {WEIR_DRIVER_ERROR, WEIR_OUT_OF_MEMORY};
     for (unsigned i = 0; i < 4; i++) {
         uint64_t n = 1;
@@ -248,13 +248,13 @@ static void test_A17_what_has_moved_is_still_the_peers(void **state)
     wr_world_open(&w, &two_devices);
     weir_stream a = wr_world_stream(&w);
     weir_dptr blocks[BLOCKS];
-    make_holes(&w, a, blocks);
+    make_holes_of(&w, a, blocks, 64 * WR_MIB);
     assert_int_equal(weir_pool_peer_enable(w.pool, 1), WEIR_OK);
     weir_dptr x = wr_world_alloc(&w, 256 * WR_MIB, a);
     assert_true(atomic_load(&w.pool->served[WR_RUNG_stitch]) == 1);
     write_from_peer(&w, x, 256 * WR_MIB, 3);
     wr_world_free(&w, x, a);
-    verify_and_free_rest(&w, a, blocks);
+    verify_and_free(&w, a, blocks, 64 * WR_MIB);
     wr_world_close(&w);
 }
 
