@@ -79,6 +79,7 @@ weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s);
 /* stats.c */
 void wr_stats_fill(weir_pool *p, weir_stats *out);
 void wr_stats_check(weir_pool *p);
+weir_status wr_snapshot_take(weir_pool *p, char **out); /* snapshot.c */
 
 /* ---- for ladder.c and stats.c ------------------------------------------------------------------------ */
 

@@ -58,6 +58,11 @@ void wr_stats_fill(weir_pool *p, weir_stats *s)
         wr_heaps_unpin(p, h);
     }
     add_pages(s, &p->pages);
+    uint64_t served = 0; /* by the slow path */
+    for (int i = 0; i < WR_RUNGS; i++)
+        served += atomic_load_explicit(&p->served[i], memory_order_relaxed);
+    s->hits = s->allocs - wr_min(s->allocs, served);
+    s->driver_calls = atomic_load_explicit(&p->pages.device->calls, memory_order_relaxed);
     struct wr_pinned_stats pinned;
     wr_pinned_get_stats(p->pinned, &pinned);
     s->pinned_bytes = pinned.reserved_bytes;

@@ -434,6 +434,20 @@ void wr_stream_own(struct wr_heap *h, struct wr_fence *context)
             h->range[kind].nodes[id].stamp = h->last_stamp;
 }
 
+enum wr_piece_state wr_stream_state(const struct wr_heap *h, enum wr_kind kind, uint32_t id)
+{
+    const struct wr_node *n = &h->range[kind].nodes[id];
+    if (n->state == WR_NODE_FREE) return WR_PIECE_FREE;
+    if (n->owner_data == IN_FRONT) return WR_PIECE_CACHED;
+    return wr_table_get(&h->blocks, n->start) == id ? WR_PIECE_LIVE : WR_PIECE_PENDING;
+}
+
+uint32_t wr_stream_first_use(const struct wr_heap *h, enum wr_kind kind, uint32_t id)
+{
+    const struct wr_node *n = &h->range[kind].nodes[id];
+    return n->state == WR_NODE_TAKEN && n->owner_data != IN_FRONT ? n->owner_data : 0;
+}
+
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t index, uint64_t tick_units)

@@ -132,6 +132,12 @@ bool wr_stream_has_pages(const struct wr_heap *h);
 /* No block, no page, nothing pending. */
 bool wr_stream_is_empty(const struct wr_heap *h);
 
+/* Where a piece of a range is: for looking inside. */
+enum wr_piece_state { WR_PIECE_FREE, WR_PIECE_CACHED, WR_PIECE_LIVE, WR_PIECE_PENDING };
+enum wr_piece_state wr_stream_state(const struct wr_heap *h, enum wr_kind kind, uint32_t id);
+/* The first declared use of a block that is live or pending; 0: none. */
+uint32_t wr_stream_first_use(const struct wr_heap *h, enum wr_kind kind, uint32_t id);
+
 void wr_stream_check(const struct wr_heap *h); /* all invariants; aborts with the broken one's text */
 
 #endif

@@ -122,6 +122,16 @@ weir_status weir_pool_stats(weir_pool *pool, weir_stats *out)
     return WEIR_OK;
 }
 
+weir_status weir_pool_snapshot(weir_pool *pool, char **json)
+{
+    if (pool == NULL || json == NULL) return invalid("pool or json is NULL");
+    weir_status s = wr_pool_enter(pool);
+    if (s != WEIR_OK) return s;
+    s = wr_snapshot_take(pool, json);
+    wr_pool_leave(pool);
+    return s;
+}
+
 weir_status weir_pool_check(weir_pool *pool)
 {
     if (pool == NULL) return invalid("pool is NULL");

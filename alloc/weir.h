@@ -255,11 +255,19 @@ typedef struct weir_stats {
     uint64_t stream_waits; /* waits put on a stream by the allocator: 0 but for DEVICE_WAIT */
     uint64_t pinned_bytes; /* pinned host memory taken from the system, all pools of the device */
     uint64_t pinned_live_bytes, pinned_pending_bytes;
+    uint64_t hits;         /* allocs that the stream's own heap served at once; slow_allocs are the misses */
+    uint64_t driver_calls; /* on the device so far, by all of weir: pools, queues, transfers */
 } weir_stats;
 
 /* Fills *out up to out->struct_size bytes. A moment's picture: each stream is read under its own lock.
  * Errors: INVALID_ARGUMENT, CLOSED. */
 WEIR_API weir_status weir_pool_stats(weir_pool *pool, weir_stats *out);
+
+/* Writes down where every byte is, as JSON: the counters, the segments mapped, and by stream its pieces of memory
+ * with state, size, and the streams whose declared uses they carry: a pending block waits for those. *json is
+ * 0-terminated and the caller's, who gives it back with free(). A moment's picture stream by stream: each is
+ * held while its pieces are noted, some 50 ns each. Errors: INVALID_ARGUMENT, CLOSED, NO_HOST_MEMORY. */
+WEIR_API weir_status weir_pool_snapshot(weir_pool *pool, char **json);
 
 /* Walks every structure of the pool and compares the counters; for tests and debugging, takes all locks.
  * Errors: INVALID_ARGUMENT, CLOSED; DRIVER_ERROR never. A broken invariant aborts with its name. */
