@@ -8,6 +8,7 @@
  * holds a block or a tick, and no thread is in a slow path; its last free, or a further close, finishes it.
  */
 #include "pool.h"
+#include "record.h"
 
 #include <stdlib.h>
 
@@ -501,6 +502,7 @@ void wr_pool_end_thread(void)
 
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
 {
+    wr_record_open();
     uint64_t limit = 0, grow = 0;
     struct wr_terms terms = {.align = 1, .reuse = WEIR_REUSE_COMPLETED};
     weir_status st = wr_edges_check_device(d);

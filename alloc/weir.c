@@ -4,6 +4,7 @@
  * contracts.
  */
 #include "pool.h"
+#include "record.h"
 
 #include <string.h>
 
@@ -39,7 +40,12 @@ weir_status weir_pool_close(weir_pool *pool)
 weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream stream, weir_dptr *out)
 {
     if (WR_UNLIKELY(pool == NULL || out == NULL)) return invalid("pool or out is NULL");
-    return wr_pool_alloc(pool, bytes, stream, out);
+    weir_dptr block;
+    weir_status s = wr_pool_alloc(pool, bytes, stream, &block);
+    if (WR_UNLIKELY(s != WEIR_OK)) return s;
+    if (wr_record_is_on()) wr_record_alloc(block, bytes, stream);
+    *out = block;
+    return WEIR_OK;
 }
 
 weir_status weir_alloc_with(
@@ -50,7 +56,12 @@ weir_status weir_alloc_with(
         return invalid("struct_size of weir_alloc_options is unknown");
     weir_alloc_options o = {.struct_size = sizeof o};
     if (options != NULL) memcpy(&o, options, options->struct_size);
-    return wr_pool_alloc_with(pool, bytes, stream, &o, out);
+    weir_dptr block;
+    weir_status s = wr_pool_alloc_with(pool, bytes, stream, &o, &block);
+    if (s != WEIR_OK) return s;
+    if (wr_record_is_on()) wr_record_alloc(block, bytes, stream);
+    *out = block;
+    return WEIR_OK;
 }
 
 weir_status weir_last_failure(weir_failure *out)
@@ -67,6 +78,7 @@ weir_status weir_last_failure(weir_failure *out)
 weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream)
 {
     if (WR_UNLIKELY(pool == NULL)) return invalid("pool is NULL");
+    if (wr_record_is_on()) wr_record_free(block);
     return wr_pool_free(pool, block, stream);
 }
 

@@ -17,7 +17,7 @@ LAYERS = [
     "alloc/size alloc/range alloc/table alloc/spans",
     "alloc/fence alloc/pages alloc/segments",
     "alloc/stream alloc/pinned",
-    "alloc/pool alloc/heaps alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot",
+    "alloc/pool alloc/heaps alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record",
     "alloc/weir.c",
     "queue/weir_queue.h queue/line queue/slots queue/copy queue/queue queue/produce queue/consume",
 ]
