@@ -148,6 +148,16 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(STEAL_UNPASSED, "another stream takes a heap's free block before its fence has passed")                \
     X(GIVE_BACK_UNPASSED, "pages go to the pool before their fence has passed")                              \
     X(TRIM_UNPASSED, "trim unmaps memory that its last stream has not passed")                               \
+    X(SPLIT_DROPS_STAMP, "what a split leaves over forgets its fence")                                       \
+    X(FLUSH_DROPS_STAMP, "a block that leaves the front cache forgets its fence")                            \
+    X(EXCHANGE_DROPS_STAMP, "pages that move between a stream's ranges forget their fence")                  \
+    X(SETTLE_DROPS_STAMP, "a block whose other users have passed forgets its home's fence")                  \
+    X(TOUCH_STAMPS_EARLY, "a use is declared with the tick before its own")                                  \
+    X(FAILED_TICK_COUNTS, "a tick whose record failed is taken for recorded")                                \
+    X(WAIT_TAKES_OLDER_TICK, "a stream that is to wait for a tick waits for an older one")                   \
+    X(HEAP_ENDS_UNPASSED, "a retired stream's heap ends before its last fence has passed")                   \
+    X(HOST_FREE_STAMPS_EARLY, "pinned memory is freed with the tick before the free's")                      \
+    X(PINNED_REAPED_UNPASSED, "pending pinned memory leaves before its fence has passed")                    \
     X(HANDLE_IS_IDENTITY, "streams are known by handle, not by id")                                          \
     X(RETIRE_SKIPS_TICK, "retire drops the stream's fence")                                                  \
     X(OWNER_FORGOTTEN, "an OWNER block serves others when its home stream alone has passed")                 \

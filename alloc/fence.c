@@ -140,7 +140,7 @@ static struct wr_tick *find_cover(struct wr_fence *f, uint64_t stamp)
 {
     for (uint32_t i = 0; i < f->n; i++) {
         struct wr_tick *t = tick_at(f, i);
-        if (t->number >= stamp && t->recorded) return t;
+        if ((t->number >= stamp || WR_FAULT(WAIT_TAKES_OLDER_TICK)) && t->recorded) return t;
     }
     return NULL;
 }
@@ -259,7 +259,7 @@ weir_status wr_fence_tick(struct wr_fence *f, uint64_t *number)
     if (wr_fence_before_record != NULL) wr_fence_before_record(f);
 #endif
     s = record(f, event, &o);
-    end_tick(f, o.number, s == WEIR_OK);
+    end_tick(f, o.number, s == WEIR_OK || WR_FAULT(FAILED_TICK_COUNTS));
     if (s != WEIR_OK) return s;
     atomic_fetch_add_explicit(&f->n_ticks, 1, memory_order_relaxed);
     if (number != NULL) *number = o.number;

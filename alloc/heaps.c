@@ -234,7 +234,8 @@ void wr_heaps_unpin(weir_pool *p, struct wr_heap *h)
 {
     wr_latch_take(&h->lock);
     h->users--;
-    bool over = h->retired && h->users == 0 && wr_stream_is_empty(h) && wr_fence_is_quiet(&h->fence);
+    bool over = h->retired && h->users == 0 && wr_stream_is_empty(h) &&
+                (wr_fence_is_quiet(&h->fence) || WR_FAULT(HEAP_ENDS_UNPASSED));
     if (over) close_heap_locked(p, h);
     wr_latch_give(&h->lock);
     if (over) return_heap(h);

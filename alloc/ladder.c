@@ -178,8 +178,8 @@ static weir_status move_run(struct request *q, const struct wr_page_run *run, ui
     weir_status st = wr_stream_cut_run(h, !q->kind, run, n);
     if (st != WEIR_OK) return st;
     wr_pages_retag(&q->pool->pages, run->first, n, wr_pool_tag(h, q->kind));
-    wr_range_add(
-        &h->range[q->kind], run->first << WR_UNITS_PER_PAGE_LOG2, n << WR_UNITS_PER_PAGE_LOG2, run->stamp);
+    wr_range_add(&h->range[q->kind], run->first << WR_UNITS_PER_PAGE_LOG2, n << WR_UNITS_PER_PAGE_LOG2,
+        WR_FAULT(EXCHANGE_DROPS_STAMP) ? 0 : run->stamp);
     return WEIR_OK;
 }
 

@@ -259,7 +259,7 @@ weir_status wr_pool_use(weir_pool *p, weir_dptr block, struct wr_mark m)
     weir_status st = locate(p, block, &at);
     if (st == WEIR_OK) st = lock_home(p, at.home);
     if (st != WEIR_OK) return st;
-    st = wr_stream_use(at.home, at.unit, at.kind, m.fence, m.number);
+    st = wr_stream_use(at.home, at.unit, at.kind, m.fence, m.number - WR_FAULT(TOUCH_STAMPS_EARLY));
     wr_latch_give(&at.home->lock);
     return st;
 }
@@ -372,7 +372,8 @@ weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s)
     st = wr_pool_enter(p);
     if (st != WEIR_OK) return st;
     st = mark_inside(p, s, &m);
-    if (st == WEIR_OK) st = wr_pinned_free(p->pinned, host, m.fence, m.number);
+    if (st == WEIR_OK)
+        st = wr_pinned_free(p->pinned, host, m.fence, m.number - WR_FAULT(HOST_FREE_STAMPS_EARLY));
     wr_pool_leave(p);
     return st;
 }

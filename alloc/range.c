@@ -255,7 +255,7 @@ static uint32_t split_after(struct wr_range *r, uint32_t id, uint32_t units)
                                      .prev = id,
                                      .next = left.next,
                                      .state = WR_NODE_TAKEN,
-                                     .stamp = left.stamp});
+                                     .stamp = WR_FAULT(SPLIT_DROPS_STAMP) ? 0 : left.stamp});
     r->nodes[left.next].prev = right;
     r->nodes[id].next = right;
     r->nodes[id].units = units;

@@ -258,7 +258,7 @@ static bool settle_slow(struct wr_heap *h, enum wr_kind kind, uint32_t id, uint3
     struct wr_node *n = &h->range[kind].nodes[id];
     drop_passed_uses(h, n);
     if (n->owner_data == 0) {
-        wr_range_give(&h->range[kind], id, n->stamp);
+        wr_range_give(&h->range[kind], id, WR_FAULT(SETTLE_DROPS_STAMP) ? 0 : n->stamp);
         return true;
     }
     const struct wr_block_use *use = &h->uses[n->owner_data];
@@ -356,7 +356,7 @@ static void flush_front(struct wr_heap *h, struct wr_front *front)
         uint32_t id = front->first;
         front->first = r->nodes[id].bin_next;
         wr_table_remove(&h->blocks, r->nodes[id].start);
-        wr_range_give(r, id, r->nodes[id].stamp);
+        wr_range_give(r, id, WR_FAULT(FLUSH_DROPS_STAMP) ? 0 : r->nodes[id].stamp);
     }
 }
 

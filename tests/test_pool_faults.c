@@ -247,6 +247,84 @@ static void reuse_of_pinned_memory(struct wr_world *w)
     wr_world_free(w, x, s);
 }
 
+/* Home splits what it has freed, and another stream takes the rest. */
+static void reuse_of_what_a_split_left(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w);
+    free_under_own_write(w, home);
+    weir_dptr part = wr_world_alloc(w, X_BYTES / 4, home);
+    use_if_given(w, X_BYTES / 4 * 3, wr_world_stream(w));
+    wr_world_free(w, part, home);
+}
+
+/* The pages of small blocks, freed under their writes, join the large range; another stream takes the rest. */
+static void reuse_of_exchanged_pages(struct wr_world *w)
+{
+    enum { BLOCKS = 8 };
+    weir_stream home = wr_world_stream(w);
+    weir_dptr small[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++)
+        small[i] = wr_world_alloc(w, X_BYTES / BLOCKS, home);
+    wr_world_stall(w, home);
+    for (int i = 0; i < BLOCKS; i++) {
+        wr_world_write(w, home, small[i], X_BYTES / BLOCKS, MS);
+        wr_world_free(w, small[i], home);
+    }
+    weir_dptr part = wr_world_alloc(w, X_BYTES / 4, home);
+    use_if_given(w, X_BYTES / 4 * 3, wr_world_stream(w));
+    wr_world_free(w, part, home);
+}
+
+/* The reader has passed when X is freed; home's last write has not. */
+static void reuse_under_home_after_a_passed_use(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w), reader = wr_world_stream(w);
+    weir_dptr x = wr_world_alloc(w, X_BYTES, home);
+    wr_world_read(w, reader, x, X_BYTES, MS);
+    wr_world_touch(w, x, reader);
+    wr_sim_drain(w->sim);
+    wr_world_stall(w, home);
+    wr_world_join(w, reader, home);
+    wr_world_write(w, home, x, X_BYTES, MS);
+    wr_world_free(w, x, home);
+    assert_int_equal(weir_trim(w->pool, X_BYTES, NULL), WEIR_OK); /* polls the reader's fence */
+    use_if_given(w, X_BYTES, wr_world_stream(w));
+}
+
+/* The record of home's tick fails: its event, never recorded, reads as complete. */
+static void trim_with_a_failing_record(struct wr_world *w)
+{
+    free_under_own_write(w, wr_world_stream(w));
+    wr_sim_fail_nth(w->sim, 2, WEIR_DRIVER_ERROR); /* the first creates the event */
+    assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK);
+    wr_sim_fail_nth(w->sim, 0, WEIR_OK);
+}
+
+static void wait_for_the_later_of_two_marks(struct wr_world *w)
+{
+    weir_stream a = wr_world_stream(w), b = wr_world_stream(w);
+    weir_dptr x = wr_world_alloc(w, X_BYTES, a);
+    struct wr_mark first, second;
+    wr_world_spin(w, a, MS);
+    assert_int_equal(wr_pool_mark(w->pool, a, &first), WEIR_OK);
+    wr_world_write(w, a, x, X_BYTES, MS);
+    assert_int_equal(wr_pool_mark(w->pool, a, &second), WEIR_OK);
+    assert_int_equal(wr_mark_wait(second, b), WEIR_OK);
+    wr_world_write(w, b, x, X_BYTES, MS);
+    wr_world_free(w, x, b);
+}
+
+static void reuse_under_a_retired_reader(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w), reader = wr_world_stream(w);
+    weir_dptr x = wr_world_alloc(w, X_BYTES, home);
+    wr_world_stall(w, reader);
+    wr_world_read(w, reader, x, X_BYTES, MS);
+    wr_world_free(w, x, reader);
+    assert_int_equal(weir_stream_retire(w->pool, reader), WEIR_OK);
+    use_if_given(w, X_BYTES, home);
+}
+
 /* The queue's faults are caught by the queue's own tests. */
 static void leave_to_the_queue(struct wr_world *w)
 {
@@ -273,6 +351,16 @@ static const scenario scenarios[WR_FAULT_COUNT] = {
     [WR_FAULT_STEAL_UNPASSED] = reuse_on_another_stream,
     [WR_FAULT_GIVE_BACK_UNPASSED] = reuse_on_another_stream,
     [WR_FAULT_TRIM_UNPASSED] = trim_under_a_write,
+    [WR_FAULT_SPLIT_DROPS_STAMP] = reuse_of_what_a_split_left,
+    [WR_FAULT_FLUSH_DROPS_STAMP] = reuse_on_another_stream,
+    [WR_FAULT_EXCHANGE_DROPS_STAMP] = reuse_of_exchanged_pages,
+    [WR_FAULT_SETTLE_DROPS_STAMP] = reuse_under_home_after_a_passed_use,
+    [WR_FAULT_TOUCH_STAMPS_EARLY] = reuse_under_a_declared_use,
+    [WR_FAULT_FAILED_TICK_COUNTS] = trim_with_a_failing_record,
+    [WR_FAULT_WAIT_TAKES_OLDER_TICK] = wait_for_the_later_of_two_marks,
+    [WR_FAULT_HEAP_ENDS_UNPASSED] = reuse_under_a_retired_reader,
+    [WR_FAULT_HOST_FREE_STAMPS_EARLY] = reuse_of_pinned_memory,
+    [WR_FAULT_PINNED_REAPED_UNPASSED] = reuse_of_pinned_memory,
     [WR_FAULT_HANDLE_IS_IDENTITY] = reuse_under_the_same_handle,
     [WR_FAULT_RETIRE_SKIPS_TICK] = reuse_after_retire,
     [WR_FAULT_OWNER_FORGOTTEN] = reuse_of_an_owners_block,
@@ -306,6 +394,7 @@ static void see_all_end(struct wr_world *w)
     bool done = false;
     while (w->n_gates > 0)
         wr_world_let_go(w, w->gates[0]);
+    wr_sim_drain(w->sim);
     assert_int_equal(ops->event_create(w->device, &e), WEIR_OK);
     assert_int_equal(ops->event_record_context(w->device, e), WEIR_OK);
     assert_int_equal(ops->event_query(w->device, e, &done), WEIR_OK);
