@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A22: the n-th call of the driver fails, for each n of a scenario that uses all of the pool. Every call
- * returns, with a status that it may return; the pool is sound; another thread's next call returns; and after
- * the last close nothing is left, whatever failed.
+ * A22: the n-th call of the driver fails, for each n of three scenarios: one that uses all of the pool, one in
+ * which two streams take memory from each other under the limit, one of a queue. Every call returns, with a
+ * status that it may return; the pool is sound; another thread's next call returns; and after the last close
+ * nothing is left, whatever failed.
  */
 #include "pool_world.h"
+#include "weir_queue.h"
+
+#include <string.h>
 
 #define MS    ((uint64_t)1000000)
 #define LIMIT (32 * WR_MIB)
@@ -62,6 +66,13 @@ static void play_pinned(struct play *p)
     assert_int_equal(weir_host_free(pool, second, WEIR_NO_STREAM), WEIR_OK);
 }
 
+/* DRIVER_ERROR: memory that the driver did not take back, whatever it said; the next close tries again. */
+static void play_close(struct play *p)
+{
+    weir_status st = weir_pool_close(p->world->pool);
+    if (st != WEIR_NOT_YET && st != WEIR_CLOSED && st != WEIR_DRIVER_ERROR) assert_may_return(p, st, false);
+}
+
 /* Work is left out on purpose: its queueing would be among the calls that fail. */
 static void play_all(struct play *p)
 {
@@ -80,9 +91,102 @@ static void play_all(struct play *p)
     for (int i = 0; i < BLOCKS; i++)
         play_free(p, i, p->home);
     assert_may_return(p, weir_trim(pool, 0, NULL), false);
-    weir_status st = weir_pool_close(pool);
-    if (st != WEIR_NOT_YET && st != WEIR_CLOSED) assert_may_return(p, st, false);
+    play_close(p);
 }
+
+/* Two streams want most of the limit in turn: growth, pages taken from each other, segments given back for
+ * segments of another size, small and large blocks, ends of streams. */
+static void play_stealing(struct play *p)
+{
+    weir_pool *pool = p->world->pool;
+    enum { ROUNDS = 3 };
+    for (int round = 0; round < ROUNDS; round++) {
+        weir_stream one = round % 2 == 0 ? p->home : p->side, other = round % 2 == 0 ? p->side : p->home;
+        play_alloc(p, 0, 13 * WR_MIB, one);
+        play_alloc(p, 1, 300 * WR_KIB, one);
+        play_alloc(p, 2, 7 * WR_MIB, one);
+        play_touch(p, 0, other);
+        play_free(p, 2, one);
+        play_free(p, 0, one);
+        play_alloc(p, 3, 6 * WR_MIB, other); /* what `one` has passed */
+        play_alloc(p, 4, 12 * WR_MIB, other);
+        assert_may_return(p, weir_trim(pool, 4 * WR_MIB, NULL), false);
+        play_free(p, 3, one);               /* far from home */
+        play_alloc(p, 5, 18 * WR_MIB, one); /* segments of another size make room */
+        play_free(p, 5, one);
+        play_free(p, 4, other);
+        play_free(p, 1, other);
+        for (int i = 0; i < BLOCKS; i++)
+            play_free(p, i, p->home); /* what was refused before */
+    }
+    assert_may_return(p, weir_stream_retire(pool, p->home), false);
+    play_alloc(p, 6, 28 * WR_MIB, p->side);
+    play_free(p, 6, p->side);
+    play_close(p);
+}
+
+/* ---- a queue ----------------------------------------------------------------------------------------- */
+
+enum { ITEM_BYTES = 64 << 10 };
+
+/* A queue may also say that there is no place, or no item, now. */
+static bool queue_call(const struct play *p, weir_status st)
+{
+    if (st != WEIR_WOULD_BLOCK) assert_may_return(p, st, true);
+    return st == WEIR_OK;
+}
+
+static void play_reserved_item(struct play *p, weir_queue *q, bool aborts)
+{
+    weir_item item;
+    if (!queue_call(p, weir_queue_reserve(q, ITEM_BYTES, 0, &item))) return;
+    wr_sim_host_access(p->world->sim, item.host, item.bytes, true);
+    memset(item.host, 1, item.bytes);
+    queue_call(p, aborts ? weir_queue_abort(q, &item) : weir_queue_commit(q, &item));
+}
+
+static void play_pushed_item(struct play *p, weir_queue *q)
+{
+    static const char text[ITEM_BYTES / 2];
+    const weir_span spans[] = {{text, sizeof text}, {text, 100}};
+    queue_call(p, weir_queue_push(q, spans, 2, WEIR_PUSH_COPY, 0, NULL));
+}
+
+/* An item that can't be released now is still held: the second try may only be as unlucky as the first. */
+static void play_delivered_item(struct play *p, weir_queue *q)
+{
+    weir_item item;
+    const weir_stream both[] = {p->side, p->home};
+    if (!queue_call(p, weir_queue_acquire(q, p->side, 0, &item))) return;
+    queue_call(p, weir_queue_use(q, &item, p->home));
+    if (!queue_call(p, weir_queue_release(q, &item, both, 2)))
+        assert_int_equal(weir_queue_release(q, &item, both, 2), WEIR_OK);
+}
+
+static void play_queue(struct play *p)
+{
+    enum { ROUNDS = 4 };
+    weir_queue *q;
+    void *host = NULL;
+    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = ITEM_BYTES, .items = 2};
+    assert_may_return(p, weir_host_alloc(p->world->pool, 3 * WR_MIB, &host), false);
+    if (queue_call(p, weir_queue_open(p->world->pool, &o, &q))) {
+        for (int round = 0; round < ROUNDS; round++) {
+            play_reserved_item(p, q, round == 1);
+            play_pushed_item(p, q);
+            play_delivered_item(p, q);
+            wr_sim_drain(p->world->sim);
+            play_delivered_item(p, q);
+        }
+        play_reserved_item(p, q, false); /* left in it */
+        assert_int_equal(weir_queue_destroy(q), WEIR_OK);
+    }
+    weir_status st = weir_host_free(p->world->pool, host, p->home);
+    assert_may_return(p, st, false);
+    if (st != WEIR_OK) assert_int_equal(weir_host_free(p->world->pool, host, WEIR_NO_STREAM), WEIR_OK);
+}
+
+/* ---- the n-th call ----------------------------------------------------------------------------------- */
 
 static void *call_from_another_thread(void *arg)
 {
@@ -114,8 +218,12 @@ static void end_pool(struct play *p)
     assert_true(st == WEIR_OK || st == WEIR_CLOSED);
 }
 
+typedef void (*scenario)(struct play *p);
+
+static uint64_t served[WR_RUNGS]; /* by each rung, in the last run */
+
 /* True: the n-th call came. */
-static bool play_with_failure(uint64_t n, weir_status injected, weir_reuse reuse)
+static bool play_with_failure(scenario run, uint64_t n, weir_status injected, weir_reuse reuse)
 {
     struct wr_world w;
     wr_world_open(
@@ -125,9 +233,11 @@ static bool play_with_failure(uint64_t n, weir_status injected, weir_reuse reuse
         .world = &w, .injected = injected, .home = wr_world_stream(&w), .side = wr_world_stream(&w)};
     uint64_t calls = wr_sim_calls(w.sim);
     wr_sim_fail_nth(w.sim, n, injected);
-    play_all(&p);
+    run(&p);
     bool came = wr_sim_calls(w.sim) - calls >= n;
     wr_sim_fail_nth(w.sim, 0, WEIR_OK);
+    for (int i = 0; i < WR_RUNGS; i++)
+        served[i] = atomic_load(&w.pool->served[i]);
     end_pool(&p);
     while (w.n_streams > 0)
         wr_world_destroy_stream(&w, w.streams[0]);
@@ -136,26 +246,39 @@ static bool play_with_failure(uint64_t n, weir_status injected, weir_reuse reuse
     return came;
 }
 
-static void fail_each_call(weir_status injected)
+static void fail_each_call_of(scenario run, weir_status injected, weir_reuse reuse)
 {
-    for (weir_reuse reuse = WEIR_REUSE_COMPLETED; reuse <= WEIR_REUSE_HOST_WAIT; reuse++) {
-        uint64_t n = 1;
-        while (play_with_failure(n, injected, reuse))
-            n++;
-        assert_true(n > 50);
+    uint64_t n = 1;
+    while (play_with_failure(run, n, injected, reuse))
+        n++;
+    assert_true(n > 50);
+}
+
+static void fail_each_call(scenario run)
+{
+    for (weir_reuse reuse = WEIR_REUSE_HOST_WAIT; reuse >= WEIR_REUSE_COMPLETED; reuse--) {
+        fail_each_call_of(run, WEIR_DRIVER_ERROR, reuse);
+        fail_each_call_of(run, WEIR_OUT_OF_MEMORY, reuse);
     }
 }
 
 static void test_A22_each_call_of_the_driver_may_fail(void **state)
 {
     (void)state;
-    fail_each_call(WEIR_DRIVER_ERROR);
+    fail_each_call(play_all);
 }
 
-static void test_A22_each_call_of_the_driver_may_lack_memory(void **state)
+static void test_A22_each_call_may_fail_while_two_streams_fight_for_the_limit(void **state)
 {
     (void)state;
-    fail_each_call(WEIR_OUT_OF_MEMORY);
+    fail_each_call(play_stealing);
+    assert_true(served[WR_RUNG_gather] > 0 && served[WR_RUNG_grow] > 0 && served[WR_RUNG_make_room] > 0);
+}
+
+static void test_A22_each_call_of_a_queue_may_fail(void **state)
+{
+    (void)state;
+    fail_each_call(play_queue);
 }
 
 static void test_A22_a_pool_that_does_not_open_leaves_nothing(void **state)
@@ -182,7 +305,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_A22_each_call_of_the_driver_may_fail),
-        cmocka_unit_test(test_A22_each_call_of_the_driver_may_lack_memory),
+        cmocka_unit_test(test_A22_each_call_may_fail_while_two_streams_fight_for_the_limit),
+        cmocka_unit_test(test_A22_each_call_of_a_queue_may_fail),
         cmocka_unit_test(test_A22_a_pool_that_does_not_open_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
