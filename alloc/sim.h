@@ -260,6 +260,7 @@ void wr_sim_engine_queue(struct sim_op *op); /* starts it as soon as it may; con
 void wr_sim_engine_op_free(struct sim_op *op);
 void wr_sim_engine_wait(struct wr_sim *w, struct sim_mark *m); /* until it is done */
 void wr_sim_engine_shuffle(struct wr_sim *w);                  /* under an adversary: a few steps, or none */
+void wr_sim_engine_settle(struct wr_sim *w);                   /* by duration: runs what is due by now */
 /* Wall clock: returns once the worker moves no byte of the range. */
 void wr_sim_engine_keep_off(struct wr_sim *w, uint64_t start, uint64_t bytes);
 uint64_t wr_sim_engine_now(struct wr_sim *w);

@@ -205,7 +205,7 @@ void wr_sim_engine_shuffle(struct wr_sim *w)
 }
 
 /* Runs what is due at this moment. On the wall clock, and under an adversary, others do. */
-static void settle(struct wr_sim *w)
+void wr_sim_engine_settle(struct wr_sim *w)
 {
     if (w->options.wall_clock)
         pthread_cond_signal(&w->work);
@@ -265,7 +265,7 @@ void wr_sim_engine_queue(struct sim_op *op)
     *s->tail = op;
     s->tail = &op->next;
     if (s->head == op) start_head(s);
-    settle(w);
+    wr_sim_engine_settle(w);
 }
 
 void wr_sim_engine_wait(struct wr_sim *w, struct sim_mark *m)
@@ -300,7 +300,7 @@ void wr_sim_gate_open(struct wr_sim_gate *g)
     op->gate = NULL;
     op->ready_ns = wr_sim_engine_now(w);
     if (op->stream->head == op) start_head(op->stream);
-    settle(w);
+    wr_sim_engine_settle(w);
     pthread_cond_broadcast(&w->changed); /* a blocked stream_sync may go on moving time */
     pthread_mutex_unlock(&w->mutex);
     free(g);

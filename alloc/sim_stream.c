@@ -199,6 +199,8 @@ static struct sim_mark *mark_device(struct sim_device *d)
     struct sim_mark *m = new_mark();
     m->done_ns = wr_sim_engine_now(w);
     wr_sim_oracle_join(&m->clock, &d->past);
+    wr_sim_engine_settle(
+        w); /* one step of a test may have left more that is due: it would run under the loop */
     for (size_t i = 0; i < w->n_streams; i++) {
         struct sim_stream *s = w->streams[i];
         if (s->device != d) continue;

@@ -151,6 +151,26 @@ static void test_a_gate_may_be_opened_before_its_stream_comes_to_it(void **state
     close_clean(&f);
 }
 
+/* One step leaves what ends at the same moment: the record finds it due, and the dead stream going under it.
+ * Found by fuzz_pool. */
+static void test_a_mark_of_the_device_may_be_taken_between_two_ends_of_one_moment(void **state)
+{
+    (void)state;
+    struct fixture f = open_world();
+    weir_stream second = new_stream(f.d), busy = new_stream(f.d), first = new_stream(f.d);
+    wr_event e = new_event(f.d);
+    spin(&f, first, MS);
+    spin(&f, second, MS);
+    spin(&f, busy, 2 * MS);
+    drop(f.d, first, NULL);
+    drop(f.d, second, NULL);
+    assert_true(wr_sim_step(f.world));
+    assert_int_equal(f.ops->event_record_context(f.d, e), WEIR_OK);
+    assert_int_equal(finish_time(&f, e), 2 * MS);
+    drop(f.d, busy, e);
+    close_clean(&f);
+}
+
 static void test_a_world_may_end_with_a_gate_closed_and_work_behind_it(void **state)
 {
     (void)state;
@@ -485,6 +505,7 @@ int main(void)
         cmocka_unit_test(test_a_pageable_copy_makes_the_caller_wait_in_stream_order),
         cmocka_unit_test(test_drain_runs_all_but_what_is_behind_a_gate),
         cmocka_unit_test(test_a_gate_may_be_opened_before_its_stream_comes_to_it),
+        cmocka_unit_test(test_a_mark_of_the_device_may_be_taken_between_two_ends_of_one_moment),
         cmocka_unit_test(test_a_world_may_end_with_a_gate_closed_and_work_behind_it),
         cmocka_unit_test(test_a_single_sleeper_moves_time_at_once),
         cmocka_unit_test(test_time_jumps_to_the_earliest_end_once_all_sleepers_doze),
