@@ -385,7 +385,8 @@ weir_status wr_pool_enter(weir_pool *p)
     if (atomic_load(&p->state) >= WR_POOL_CLOSED) return wr_pool_refuse(p);
     wr_lock_take(&p->lock);
     bool open = !p->finishing && atomic_load(&p->state) < WR_POOL_CLOSED;
-    if (open) p->inside++;
+    p->inside += open;
+    p->n_entered += open;
     wr_lock_give(&p->lock);
     return open ? WEIR_OK : wr_pool_refuse(p);
 }

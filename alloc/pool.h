@@ -56,6 +56,7 @@ struct weir_pool {
     _Atomic uint32_t n_heaps;   /* indices handed out so far; an entry may be NULL */
     struct wr_table heap_of_id; /* stream id -> index + 1 */
     uint32_t inside;            /* threads in a slow path: the pool does not end under them */
+    uint64_t n_entered;         /* slow paths so far */
     uint32_t holds;             /* see wr_pool_hold */
     bool finishing, finish_again;
     struct wr_heap_counts gone; /* of heaps that have ended */

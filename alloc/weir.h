@@ -269,7 +269,8 @@ WEIR_API weir_status weir_pool_stats(weir_pool *pool, weir_stats *out);
  * held while its pieces are noted, some 50 ns each. Errors: INVALID_ARGUMENT, CLOSED, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_pool_snapshot(weir_pool *pool, char **json);
 
-/* Walks every structure of the pool and compares the counters; for tests and debugging, takes all locks.
+/* Walks every structure of the pool and compares the counters; for tests and debugging, takes every lock
+ * in turn. The sum over all of them is compared only if no other thread mapped or moved memory meanwhile.
  * Errors: INVALID_ARGUMENT, CLOSED; DRIVER_ERROR never. A broken invariant aborts with its name. */
 WEIR_API weir_status weir_pool_check(weir_pool *pool);
 
