@@ -14,9 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 4, OWN_STREAMS = 2, OWN_BLOCKS = 32, PLACES = 16 };
+enum { THREADS = 4, CROWD = 8, OWN_STREAMS = 2, OWN_BLOCKS = 32, PLACES = 16 };
 
-#define LIMIT (96 * WR_MIB)
+#define LIMIT       (96 * WR_MIB)
+#define SMALL_LIMIT (24 * WR_MIB)
 
 struct block {
     weir_dptr address;
@@ -38,7 +39,7 @@ struct board {
     pthread_mutex_t mutex; /* guards the places */
     struct place places[PLACES];
     _Atomic uint32_t last_tag;
-    uint64_t n_operations;
+    uint64_t n_operations, limit;
 };
 
 struct worker {
@@ -181,14 +182,16 @@ static void run_copy(struct worker *t)
 
 static void run_trim(struct worker *t)
 {
-    assert_int_equal(weir_trim(t->board->w.pool, draw(t, LIMIT), NULL), WEIR_OK);
+    assert_int_equal(weir_trim(t->board->w.pool, draw(t, t->board->limit), NULL), WEIR_OK);
 }
 
 static void run_stats(struct worker *t)
 {
     weir_stats s = {.struct_size = sizeof s};
     assert_int_equal(weir_pool_stats(t->board->w.pool, &s), WEIR_OK);
-    assert_true(s.reserved_bytes <= LIMIT && s.peak_reserved_bytes <= LIMIT);
+    assert_true(s.reserved_bytes <= t->board->limit && s.peak_reserved_bytes <= t->board->limit);
+    /* Whatever the others are in the middle of. */
+    assert_int_equal(weir_pool_check(t->board->w.pool), WEIR_OK);
 }
 
 /* The other stream stands for the dead one from now on. */
@@ -266,28 +269,29 @@ static void clear_board(struct board *b, struct worker *t)
     }
 }
 
-static void run_threads(struct wr_world_options options, uint64_t n, uint64_t seed)
+static void run_threads(struct wr_world_options options, int n_threads, uint64_t n, uint64_t seed)
 {
-    static struct worker workers[THREADS];
+    static struct worker workers[CROWD];
     static struct board b;
     memset(&b, 0, sizeof b);
-    options.limit_bytes = LIMIT;
+    if (options.limit_bytes == 0) options.limit_bytes = LIMIT;
     options.grow_bytes = 4 * WR_MIB;
     wr_world_open(&b.w, &options);
     pthread_mutex_init(&b.mutex, NULL);
     b.n_operations = n;
+    b.limit = options.limit_bytes;
     printf("%s, %d threads of %llu operations, seed %llu\n", options.wall_clock ? "wall clock" : "adversary",
-        THREADS, (unsigned long long)n, (unsigned long long)seed);
+        n_threads, (unsigned long long)n, (unsigned long long)seed);
     for (int i = 0; i < PLACES; i++)
         assert_int_equal(b.w.device->ops->event_create(b.w.device, &b.places[i].event), WEIR_OK);
-    for (int i = 0; i < THREADS; i++)
-        open_worker(&workers[i], &b, seed * THREADS + (uint64_t)i);
-    for (int i = 0; i < THREADS; i++)
+    for (int i = 0; i < n_threads; i++)
+        open_worker(&workers[i], &b, seed * CROWD + (uint64_t)i);
+    for (int i = 0; i < n_threads; i++)
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
-    for (int i = 0; i < THREADS; i++)
+    for (int i = 0; i < n_threads; i++)
         pthread_join(workers[i].thread, NULL);
     clear_board(&b, &workers[0]);
-    for (int i = 0; i < THREADS; i++)
+    for (int i = 0; i < n_threads; i++)
         close_worker(&workers[i]);
     assert_int_equal(wr_world_counts(&b.w).host_syncs, 0);
     pthread_mutex_destroy(&b.mutex);
@@ -299,13 +303,21 @@ static uint64_t n_operations = 10000, first_seed = 1;
 static void test_on_the_wall_clock(void **state)
 {
     (void)state;
-    run_threads((struct wr_world_options){.wall_clock = true}, n_operations, first_seed);
+    run_threads((struct wr_world_options){.wall_clock = true}, THREADS, n_operations, first_seed);
 }
 
 static void test_under_an_adversary(void **state)
 {
     (void)state;
-    run_threads((struct wr_world_options){.adversary_seed = first_seed}, n_operations, first_seed);
+    run_threads((struct wr_world_options){.adversary_seed = first_seed}, THREADS, n_operations, first_seed);
+}
+
+/* Every alloc finds the pool full: memory goes from heap to heap, and segments come and go all the time. */
+static void test_a_crowd_that_wants_one_small_pool(void **state)
+{
+    (void)state;
+    run_threads((struct wr_world_options){.wall_clock = true, .limit_bytes = SMALL_LIMIT}, CROWD,
+        n_operations / 2, first_seed);
 }
 
 int main(int argc, char **argv)
@@ -317,6 +329,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_on_the_wall_clock),
         cmocka_unit_test(test_under_an_adversary),
+        cmocka_unit_test(test_a_crowd_that_wants_one_small_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
