@@ -60,19 +60,36 @@ static size_t choose_size(struct fuzz_input *in)
     return base + (base >> 4) * fuzz_number(in, 16);
 }
 
-static void call_alloc(struct fuzz_input *in)
+/* `alignment` 0: a plain alloc. */
+static void alloc_block(unsigned s, size_t bytes, size_t alignment)
 {
-    unsigned s = fuzz_number(in, STREAMS);
-    struct block b = {.bytes = choose_size(in), .writer = s};
-    if (t.n_blocks == BLOCKS) return;
-    weir_status st = weir_alloc(t.w.pool, b.bytes, t.streams[s], &b.address);
-    EXPECT((st == WEIR_TOO_LARGE) == (b.bytes > LIMIT));
+    struct block b = {.bytes = bytes, .writer = s};
+    weir_alloc_options o = {.struct_size = sizeof o, .alignment = alignment};
+    weir_status st = alignment == 0 ? weir_alloc(t.w.pool, bytes, t.streams[s], &b.address)
+                                    : weir_alloc_with(t.w.pool, bytes, t.streams[s], &o, &b.address);
+    EXPECT((st == WEIR_TOO_LARGE) == (bytes > LIMIT));
     EXPECT(st == WEIR_OK || st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY || st == WEIR_TOO_LARGE);
     if (st != WEIR_OK) return;
+    EXPECT(b.address % WR_UNIT_BYTES == 0 && (alignment == 0 || b.address % alignment == 0));
     expect_disjoint(&b);
     b.tag = ++t.last_tag;
     wr_world_mark(&t.w, t.streams[s], b.address, b.bytes, b.tag);
     t.blocks[t.n_blocks++] = b;
+}
+
+static void call_alloc(struct fuzz_input *in)
+{
+    unsigned s = fuzz_number(in, STREAMS);
+    size_t bytes = choose_size(in);
+    if (t.n_blocks < BLOCKS) alloc_block(s, bytes, 0);
+}
+
+/* Alignments from 1 byte to a page. */
+static void call_alloc_aligned(struct fuzz_input *in)
+{
+    unsigned s = fuzz_number(in, STREAMS);
+    size_t bytes = choose_size(in), alignment = (size_t)1 << fuzz_number(in, WR_PAGE_LOG2 + 1);
+    if (t.n_blocks < BLOCKS) alloc_block(s, bytes, alignment);
 }
 
 static void read_on(const struct block *b, unsigned s)
@@ -159,9 +176,9 @@ static void call_time(struct fuzz_input *in)
         wr_sim_step(t.w.sim);
 }
 
-static void (*const calls[])(struct fuzz_input *) = {call_alloc, call_alloc, call_alloc, call_read, call_free,
-    call_free, call_free_elsewhere, call_free_wrong, call_trim, call_end_stream, call_stall, call_open_gate,
-    call_time, call_time};
+static void (*const calls[])(struct fuzz_input *) = {call_alloc, call_alloc, call_alloc_aligned, call_read,
+    call_free, call_free, call_free_elsewhere, call_free_wrong, call_trim, call_end_stream, call_stall,
+    call_open_gate, call_time, call_time};
 
 /* ---- programs ---------------------------------------------------------------------------------------- */
 
