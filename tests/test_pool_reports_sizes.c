@@ -3,6 +3,7 @@
  * What users of other allocators met: sizes, pointers, address space. The names are the reports' ids.
  */
 #include "pool_world.h"
+#include "weir_queue.h"
 
 #include <string.h>
 
@@ -60,6 +61,47 @@ static void test_A01_a_pinned_size_that_would_wrap_is_refused(void **state)
         assert_int_equal(weir_host_alloc(w.pool, SIZE_MAX - less, &out), WEIR_TOO_LARGE);
     assert_ptr_equal(out, &w);
     assert_int_equal(wr_sim_calls(w.sim), calls);
+    wr_world_close(&w);
+}
+
+static void assert_wrapping_items_are_refused(struct wr_world *w)
+{
+    weir_queue *q = NULL;
+    const size_t products[][2] = {
+        {SIZE_MAX, 2}, {SIZE_MAX / 2 + 2, 2}, {(size_t)1 << 62, 4}, {SIZE_MAX / 3 + 1, 3}};
+    for (size_t i = 0; i < WR_ARRAY_LEN(products); i++) {
+        weir_queue_options o = {
+            .struct_size = sizeof o, .item_bytes = products[i][0], .items = (unsigned)products[i][1]};
+        assert_int_equal(weir_queue_open(w->pool, &o, &q), WEIR_INVALID_ARGUMENT);
+    }
+    assert_null(q);
+}
+
+/* count * size of the options, the size of an item, and the sum of a push's spans. */
+static void test_A01_a_queues_byte_counts_that_would_wrap_are_refused(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){0});
+    weir_queue *q;
+    weir_item item;
+    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = 4096, .items = 2};
+    uint64_t calls = wr_sim_calls(w.sim);
+    assert_wrapping_items_are_refused(&w);
+    assert_int_equal(wr_sim_calls(w.sim), calls);
+
+    static const char text[4] = "abc";
+    assert_int_equal(weir_queue_open(w.pool, &o, &q), WEIR_OK);
+    calls = wr_sim_calls(w.sim);
+    for (size_t less = 0; less <= 4096; less++) {
+        const weir_span spans[] = {{text, SIZE_MAX - less}, {text, less + 5}}; /* their sum wraps to 4 */
+        assert_int_equal(weir_queue_reserve(q, SIZE_MAX - less, 0, &item), WEIR_TOO_LARGE);
+        assert_int_equal(weir_queue_push(q, spans, 2, WEIR_PUSH_COPY, 0, NULL), WEIR_TOO_LARGE);
+    }
+    assert_int_equal(wr_sim_calls(w.sim), calls);
+    const weir_span small = {text, sizeof text};
+    assert_int_equal(weir_queue_push(q, &small, 1, WEIR_PUSH_COPY, 0, NULL), WEIR_OK);
+    assert_int_equal(weir_queue_destroy(q), WEIR_OK);
     wr_world_close(&w);
 }
 
@@ -257,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_A01_a_size_that_would_wrap_is_refused_before_it_is_rounded),
         cmocka_unit_test(test_A01_a_pinned_size_that_would_wrap_is_refused),
+        cmocka_unit_test(test_A01_a_queues_byte_counts_that_would_wrap_are_refused),
         cmocka_unit_test(test_A01_the_whole_limit_is_one_block),
         cmocka_unit_test(test_A03_size_0_is_address_0_and_its_free_is_nothing),
         cmocka_unit_test(test_A15_a_pointer_that_is_no_live_block_is_told_and_changes_nothing),
