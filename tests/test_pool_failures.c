@@ -272,7 +272,8 @@ static void test_A22_each_call_may_fail_while_two_streams_fight_for_the_limit(vo
 {
     (void)state;
     fail_each_call(play_stealing);
-    assert_true(served[WR_RUNG_gather] > 0 && served[WR_RUNG_grow] > 0 && served[WR_RUNG_make_room] > 0);
+    assert_true(served[WR_RUNG_grow] > 0);
+    assert_true(served[WR_RUNG_gather] + served[WR_RUNG_stitch] + served[WR_RUNG_make_room] > 0);
 }
 
 static void test_A22_each_call_of_a_queue_may_fail(void **state)
