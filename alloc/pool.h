@@ -21,8 +21,8 @@ enum { WR_HEAP_ROWS = 64, WR_HEAPS_PER_ROW = 1024 };
     X(flush)                                                                                                 \
     X(reap)                                                                                                  \
     X(exchange)                                                                                              \
-    X(take_idle) X(gather) X(stitch) X(grow) X(make_room) X(ask_others) X(evict) X(overgrow) X(device_wait)  \
-        X(host_wait)
+    X(take_idle)                                                                                             \
+    X(gather) X(stitch) X(grow) X(make_room) X(ask_others) X(evict) X(overgrow) X(device_wait) X(host_wait)
 enum wr_rung {
 #define WR_RUNG_ENUM(name) WR_RUNG_##name,
     WR_RUNG_MAP(WR_RUNG_ENUM)

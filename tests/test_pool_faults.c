@@ -260,7 +260,7 @@ static void reuse_of_what_a_split_left(struct wr_world *w)
 /* The pages of small blocks, freed under their writes, join the large range; another stream takes the rest. */
 static void reuse_of_exchanged_pages(struct wr_world *w)
 {
-    enum { BLOCKS = 8 };
+    enum { BLOCKS = 64 }; /* small ones */
     weir_stream home = wr_world_stream(w);
     weir_dptr small[BLOCKS];
     for (int i = 0; i < BLOCKS; i++)
