@@ -491,7 +491,8 @@ void wr_pool_end_thread(void)
 {
     if (wr_edges_check() != WEIR_OK || WR_FAULT(EDGE_THREAD_IGNORED)) return;
     for (weir_pool *p = atomic_load(&registry.shells); p != NULL; p = p->next_shell) {
-        if (wr_pool_enter(p) != WEIR_OK) continue;
+        /* A closed pool's device may be gone, where it was simulated. */
+        if (atomic_load(&p->state) >= WR_POOL_CLOSED || wr_pool_enter(p) != WEIR_OK) continue;
         for (uint32_t i = 0; i < atomic_load(&p->n_heaps); i++) {
             struct wr_heap *h = wr_heaps_pin(p, i);
             if (h == NULL) continue;
