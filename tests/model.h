@@ -56,7 +56,10 @@ static inline void model_place(struct model_states *m, size_t place)
 static inline void model_grow(struct model_states *m)
 {
     m->capacity = m->capacity == 0 ? 1024 : m->capacity * 2;
-    m->states = realloc(m->states, m->capacity * m->bytes);
+    char *states = calloc(m->capacity, m->bytes);
+    if (states != NULL && m->n > 0) memcpy(states, m->states, m->n * m->bytes);
+    free(m->states);
+    m->states = states;
     free(m->table);
     m->mask = m->capacity * 2 - 1;
     m->table = calloc(m->mask + 1, sizeof *m->table);
@@ -66,7 +69,7 @@ static inline void model_grow(struct model_states *m)
 }
 
 /* Adds a state unless it was met before. */
-static inline void model_add(struct model_states *m, const void *state)
+static inline void model_add(struct model_states *m, const char *state)
 {
     if (m->n == m->capacity) model_grow(m);
     for (size_t i = model_hash(state, m->bytes) & m->mask; m->table[i] != 0; i = (i + 1) & m->mask)

@@ -25,7 +25,8 @@ builds=("$@")
 
 # protect_shadow_gap: the CUDA driver maps where ASan would not have it.
 export ASAN_OPTIONS=protect_shadow_gap=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=1
+# Tests of the exit leave threads behind, and time how long it takes.
+export TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:atexit_sleep_ms=0
 
 # "PASSED FAILED SKIPPED" of a ctest report.
 count_results() {
