@@ -170,6 +170,8 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_COMMIT_SKIPS_WAIT, "a copy into a used slot does not wait for its last readers")                 \
     X(QUEUE_REUSES_PINNED, "a pinned slot is refilled before its copy was seen done")                        \
     X(QUEUE_RELEASE_FORGETS, "release remembers only the first of its streams")                              \
+    X(CAPTURE_UNHEEDED, "calls that a capture forbids are made while a stream captures")                     \
+    X(CAPTURE_MEMORY_REUSED, "memory of a graph serves others before the graph is released")                 \
     X(EDGE_EXIT_IGNORED, "driver calls go on once the process exits")                                        \
     X(EDGE_FORK_IGNORED, "a forked child uses what its parent opened")                                       \
     X(EDGE_LOST_IGNORED, "driver calls go on after the device is lost")                                      \

@@ -53,6 +53,7 @@
     X(cuStreamDestroy)                                                                                       \
     X(cuStreamGetCtx)                                                                                        \
     X(cuStreamGetId)                                                                                         \
+    X(cuStreamGetCaptureInfo)                                                                                \
     X(cuStreamIsCapturing)                                                                                   \
     X(cuStreamWaitEvent)                                                                                     \
     X(cuStreamSynchronize)                                                                                   \

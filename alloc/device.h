@@ -59,44 +59,47 @@ struct wr_launch {
     uint64_t sim_duration_ns; /* how long it takes where it is simulated */
 };
 
-#define WR_DEVICE_OPS(X)                                                                                       \
-    /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                          \
-    X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                        \
-    X(va_free, (struct wr_device * d, uint64_t va, size_t bytes))                                              \
-    X(mem_create, (struct wr_device * d, size_t bytes, wr_memory * out)) /* OUT_OF_MEMORY when full */         \
-    X(mem_release, (struct wr_device * d, wr_memory m))                                                        \
-    X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                                 \
-    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for work of d */            \
-    X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */                 \
+#define WR_DEVICE_OPS(X)                                                                                           \
+    /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                              \
+    X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                            \
+    X(va_free, (struct wr_device * d, uint64_t va, size_t bytes))                                                  \
+    X(mem_create, (struct wr_device * d, size_t bytes, wr_memory * out)) /* OUT_OF_MEMORY when full */             \
+    X(mem_release, (struct wr_device * d, wr_memory m))                                                            \
+    X(mem_map, (struct wr_device * d, uint64_t va, size_t bytes, wr_memory m))                                     \
+    X(mem_access, (struct wr_device * d, uint64_t va, size_t bytes)) /* read-write for work of d */                \
+    X(mem_unmap, (struct wr_device * d, uint64_t va, size_t bytes))  /* whole mappings only */                     \
     /* A file descriptor for another process, the caller's to close. Simulated: its offset says where the   \
-     * memory begins. DRIVER_ERROR: this machine has none. */  \
-    X(mem_export, (struct wr_device * d, wr_memory m, int *fd))                                                \
-    X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                             \
-    /* Host memory, page-locked for every device of the process. */                                            \
-    X(host_register, (struct wr_device * d, void *host, size_t bytes))                                         \
-    X(host_unregister, (struct wr_device * d, void *host))                                                     \
-    X(host_is_pinned, (struct wr_device * d, const void *host, bool *out))                                     \
-    /* Streams, all non-blocking with regard to the legacy default stream. */                                  \
-    X(stream_create, (struct wr_device * d, weir_stream * out))                                                \
-    X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                      \
-    /* Only reads, takes no lock, is on the hot path: 24 ns for each of the two. */                            \
-    X(stream_identify, (struct wr_device * d, weir_stream s, struct wr_stream_info * out))                     \
+     * memory begins. DRIVER_ERROR: this machine has none. */      \
+    X(mem_export, (struct wr_device * d, wr_memory m, int *fd))                                                    \
+    X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                                 \
+    /* Host memory, page-locked for every device of the process. */                                                \
+    X(host_register, (struct wr_device * d, void *host, size_t bytes))                                             \
+    X(host_unregister, (struct wr_device * d, void *host))                                                         \
+    X(host_is_pinned, (struct wr_device * d, const void *host, bool *out))                                         \
+    /* Streams, all non-blocking with regard to the legacy default stream. */                                      \
+    X(stream_create, (struct wr_device * d, weir_stream * out))                                                    \
+    X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                          \
+    /* Only reads, takes no lock, is on the hot path: 24 ns for each of the two. */                                \
+    X(stream_identify, (struct wr_device * d, weir_stream s, struct wr_stream_info * out))                         \
+    /* The capture that the stream is part of, by the driver's number, never used again; 0: none, or one that    \
+     * can't be named. Only reads, and harms no capture. */ \
+    X(stream_capture, (struct wr_device * d, weir_stream s, uint64_t * out))                                       \
     /* Whose stream it is: d's own for a default stream's handle. Slow: for a stream's first time.           \
-     * INVALID_ARGUMENT: the stream is of a context that is no device's primary one. */ \
-    X(stream_device, (struct wr_device * d, weir_stream s, struct wr_device * *out))                           \
-    X(stream_wait, (struct wr_device * d, weir_stream s, wr_event e)) /* later work of s after e */            \
-    X(stream_sync, (struct wr_device * d, weir_stream s))                                                      \
-    /* Events without timing. */                                                                               \
-    X(event_create, (struct wr_device * d, wr_event * out))                                                    \
-    X(event_destroy, (struct wr_device * d, wr_event e))                                                       \
-    X(event_record, (struct wr_device * d, wr_event e, weir_stream s))                                         \
-    X(event_record_context, (struct wr_device * d, wr_event e)) /* after all queued in the context now */      \
-    X(event_query, (struct wr_device * d, wr_event e, bool *done))                                             \
+     * INVALID_ARGUMENT: the stream is of a context that is no device's primary one. */     \
+    X(stream_device, (struct wr_device * d, weir_stream s, struct wr_device * *out))                               \
+    X(stream_wait, (struct wr_device * d, weir_stream s, wr_event e)) /* later work of s after e */                \
+    X(stream_sync, (struct wr_device * d, weir_stream s))                                                          \
+    /* Events without timing. */                                                                                   \
+    X(event_create, (struct wr_device * d, wr_event * out))                                                        \
+    X(event_destroy, (struct wr_device * d, wr_event e))                                                           \
+    X(event_record, (struct wr_device * d, wr_event e, weir_stream s))                                             \
+    X(event_record_context, (struct wr_device * d, wr_event e)) /* after all queued in the context now */          \
+    X(event_query, (struct wr_device * d, wr_event e, bool *done))                                                 \
     /* Work. H2D and D2H addresses are host pointers on their host side. A pageable host side may wait for   \
-     * the stream: weir itself only copies from and to pinned memory. */ \
-    X(copy,                                                                                                    \
-        (struct wr_device * d, enum wr_copy_kind k, uint64_t dst, uint64_t src, size_t n, weir_stream s))      \
-    X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))                 \
+     * the stream: weir itself only copies from and to pinned memory. */     \
+    X(copy,                                                                                                        \
+        (struct wr_device * d, enum wr_copy_kind k, uint64_t dst, uint64_t src, size_t n, weir_stream s))          \
+    X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))                     \
     X(launch, (struct wr_device * d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s))
 
 struct wr_device_ops {
@@ -127,7 +130,7 @@ struct wr_device {
     void (*pinned_fini)(void *pinned); /* run by a simulated device when its world ends */
     _Atomic int gone; /* a weir_status: CONTEXT_LOST once found to be lost, for good; see edges.h */
     struct wr_device *next_lost;
-    _Atomic uint64_t calls; /* ops made; those that only read (stream_identify, the clock) not counted */
+    _Atomic uint64_t calls; /* ops made; those that only read not counted */
 };
 
 /* The device of a kind ("cuda", "sim[:PROFILE]", NULL: $WEIR_DEVICE or "cuda") and ordinal, opened at first

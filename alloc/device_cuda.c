@@ -261,6 +261,29 @@ static weir_status stream_identify(struct wr_device *d, weir_stream s, struct wr
     return finish(d, r, "cuStreamGetId");
 }
 
+static CUresult read_capture(CUstream s, uint64_t *out)
+{
+    CUstreamCaptureStatus capture;
+    cuuint64_t id = 0;
+#if CUDA_VERSION >= 13000
+    CUresult r = wr_cuda.cuStreamGetCaptureInfo(s, &capture, &id, NULL, NULL, NULL, NULL);
+#else
+    CUresult r = wr_cuda.cuStreamGetCaptureInfo(s, &capture, &id, NULL, NULL, NULL);
+#endif
+    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return CUDA_SUCCESS; /* no capture of its own: see read_stream */
+    if (r == CUDA_SUCCESS) *out = capture != CU_STREAM_CAPTURE_STATUS_NONE ? id : 0;
+    return r;
+}
+
+static weir_status stream_capture(struct wr_device *d, weir_stream s, uint64_t *out)
+{
+    uint64_t id = 0;
+    weir_status status = IN_CONTEXT(d, "cuStreamGetCaptureInfo", read_capture(s, &id));
+    if (status == WEIR_OK) *out = id;
+    return status;
+}
+
 static CUresult read_device_of(CUcontext context, CUdevice *out)
 {
     CUcontext popped;
@@ -340,9 +363,16 @@ static weir_status event_record(struct wr_device *d, wr_event e, weir_stream s)
     return IN_CONTEXT(d, "cuEventRecord", record_uncaptured((CUevent)e, s));
 }
 
+/* The legacy stream tells of captures by streams that synchronise with it; of others the caller must know. */
+static CUresult record_context_uncaptured(CUcontext c, CUevent e)
+{
+    CUresult r = refuse_capturing(CU_STREAM_LEGACY);
+    return r == CUDA_SUCCESS ? wr_cuda.cuCtxRecordEvent(c, e) : r;
+}
+
 static weir_status event_record_context(struct wr_device *d, wr_event e)
 {
-    return CALL(d, cuCtxRecordEvent, cuda(d)->context, (CUevent)e);
+    return IN_CONTEXT(d, "cuCtxRecordEvent", record_context_uncaptured(cuda(d)->context, (CUevent)e));
 }
 
 static CUresult query_event(CUevent e, bool *done)

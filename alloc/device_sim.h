@@ -76,7 +76,7 @@ void wr_sim_gate_open(struct wr_sim_gate *g);
 void wr_sim_reset_device(struct wr_device *d);
 
 /* Failure injection: of the calls of the seam that follow, the n-th (from 1) fails with `status` and does
- * nothing; n = 0 switches it off. stream_identify and the clock are not counted. */
+ * nothing; n = 0 switches it off. stream_identify, stream_capture and the clock are not counted. */
 void wr_sim_fail_nth(struct wr_sim *w, uint64_t n, weir_status status);
 uint64_t wr_sim_calls(struct wr_sim *w); /* counted calls so far, all devices */
 
@@ -89,11 +89,13 @@ void wr_sim_reports_clear(struct wr_sim *w);
 /* Host-side reading and writing of device memory as it is now, for checks (no ordering, no oracle). */
 void wr_sim_peek(struct wr_sim *w, uint64_t address, void *out, size_t bytes);
 
-/* The calling thread marks `s` as capturing (or no longer), and stream_identify says so. Meanwhile CAPTURING
- * is what you get from queueing anything on `s`, its sync and event_record included; from any thread's
- * event_record_context; and from event_query by this thread. The last two would break a real capture, and are
- * counted. */
+/* Marks `s` as capturing, in a capture of its own (or no longer), and stream_identify says so. Meanwhile
+ * CAPTURING is what you get from queueing anything on `s`, its sync and event_record included; and from
+ * event_record_context and mem_unmap of its device, which would break a real capture, or are not to be made
+ * during one: these are counted, and reported. */
 void wr_sim_set_capturing(struct wr_device *d, weir_stream s, bool on);
+/* `s` joins the capture that `of` is part of. */
+void wr_sim_join_capture(struct wr_device *d, weir_stream s, weir_stream of);
 
 /* Counts since the world began, for tests of "no waits" and of fallbacks. */
 struct wr_sim_counts {

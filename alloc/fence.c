@@ -6,6 +6,8 @@
  * an event that was not recorded for *this* tick still reads as complete from its last round (A05).
  */
 #include "fence.h"
+#include "captures.h"
+#include "edges.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -164,7 +166,21 @@ void wr_fence_open(struct wr_fence *f, struct wr_events *e, weir_stream s, uint6
     f->id = id;
     f->owner = s == WR_FENCE_PER_THREAD ? this_thread() : NULL;
     f->retired = false;
+    atomic_store(&f->captured, false);
     atomic_store(&f->n_ticks, 0);
+    wr_lock_give(&f->lock);
+}
+
+void wr_fence_hold(struct wr_fence *f)
+{
+    atomic_store(&f->captured, true);
+}
+
+void wr_fence_release(struct wr_fence *f)
+{
+    wr_lock_take(&f->lock);
+    f->retired = true;
+    atomic_store(&f->captured, false);
     wr_lock_give(&f->lock);
 }
 
@@ -239,15 +255,22 @@ static weir_status record(struct wr_fence *f, wr_event event, const struct recor
 {
     struct wr_device *d = f->events->device;
     struct wr_stream_info info = {0};
+    weir_status over = wr_edges_check_device(d); /* the stream may be gone with it: not even to be asked */
+    if (over != WEIR_OK) return over;
     bool known = !o->whole_context && d->ops->stream_identify(d, o->stream, &info) == WEIR_OK;
     if (info.capturing) return wr_fail(WEIR_CAPTURING, "stream %llu is capturing", (unsigned long long)o->id);
     bool same = info.id == o->id || WR_FAULT(HANDLE_IS_IDENTITY);
-    return known && same ? d->ops->event_record(d, event, o->stream) : d->ops->event_record_context(d, event);
+    if (known && same) return d->ops->event_record(d, event, o->stream);
+    if (wr_captures_any(d))
+        return wr_fail(WEIR_CAPTURING, "a stream captures: no event can be recorded on the context");
+    return d->ops->event_record_context(d, event);
 }
 
 weir_status wr_fence_tick(struct wr_fence *f, uint64_t *number)
 {
     wr_event event;
+    if (atomic_load(&f->captured) && !WR_FAULT(CAPTURE_MEMORY_REUSED))
+        return wr_fail(WEIR_CAPTURING, "memory of a graph stays until the graph is released");
     weir_status s = take_event(f->events, &event);
     if (s != WEIR_OK) return s;
     struct record_order o = {0};
@@ -351,7 +374,7 @@ weir_status wr_fence_wait_on(struct wr_fence *f, uint64_t stamp, weir_stream wai
 bool wr_fence_captures(struct wr_fence *f)
 {
     wr_lock_take(&f->lock);
-    bool usable = !f->retired && (f->owner == NULL || f->owner == this_thread());
+    bool usable = !f->retired && !f->captured && (f->owner == NULL || f->owner == this_thread());
     f->asking += usable;
     wr_lock_give(&f->lock);
     if (!usable) return false;
@@ -401,7 +424,7 @@ bool wr_fence_is_of(const struct wr_fence *f, weir_stream handle)
 bool wr_fence_orphan_if(struct wr_fence *f, weir_stream handle)
 {
     wr_lock_take(&f->lock);
-    bool orphan = f->stream == handle && !f->retired;
+    bool orphan = f->stream == handle && !f->retired && !f->captured;
     f->retired |= orphan;
     wr_lock_give(&f->lock);
     return orphan;
@@ -410,7 +433,7 @@ bool wr_fence_orphan_if(struct wr_fence *f, weir_stream handle)
 bool wr_fence_orphan_own(struct wr_fence *f)
 {
     wr_lock_take(&f->lock);
-    bool own = f->owner == this_thread() && !f->retired;
+    bool own = f->owner == this_thread() && !f->retired && !f->captured;
     f->retired |= own;
     wr_lock_give(&f->lock);
     return own;

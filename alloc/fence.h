@@ -55,6 +55,7 @@ struct wr_fence {
     uint64_t id;                /* the stream's: by now the handle may be another's */
     const void *owner;          /* a per-thread default stream: the thread whose it is; else NULL */
     struct wr_lock lock;        /* guards all below */
+    _Atomic bool captured;      /* a capture's: it never ticks before the graph is released */
     bool retired;               /* the handle may be dead: ticks cover the whole context instead */
     uint32_t asking;            /* threads that name the handle to the driver, other than in a tick */
     bool polling;               /* one thread polls at a time; others use done */
@@ -69,6 +70,11 @@ void wr_fence_init(struct wr_fence *f); /* once in the struct's life */
  * passed. */
 void wr_fence_open(struct wr_fence *f, struct wr_events *e, weir_stream s, uint64_t id);
 void wr_fence_close(struct wr_fence *f); /* gives the events back, passed or not */
+
+/* From open on the fence is that of a stream in a capture: no stamp passes, ticks return CAPTURING, without a
+ * driver call. A release ends that, and the stream's handle is not used any more: ticks cover the context. */
+void wr_fence_hold(struct wr_fence *f);
+void wr_fence_release(struct wr_fence *f);
 
 /* The stamp of a use that is queued now. */
 static inline uint64_t wr_fence_stamp(const struct wr_fence *f)

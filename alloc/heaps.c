@@ -15,6 +15,7 @@
  * after what they lead to is made, and read with acquire. Checked by tests/test_model_heap.c.
  */
 #include "pool.h"
+#include "captures.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +101,7 @@ static struct wr_events *events_of(weir_pool *p, struct wr_device *d)
 
 /* LOCK: p->lock. */
 static weir_status open_heap_locked(
-    weir_pool *p, struct wr_heap *h, weir_stream s, uint64_t id, struct wr_device *device)
+    weir_pool *p, struct wr_heap *h, weir_stream s, uint64_t id, uint64_t capture, struct wr_device *device)
 {
     uint32_t index = UINT32_MAX;
     struct wr_events *events = events_of(p, device);
@@ -108,7 +109,13 @@ static weir_status open_heap_locked(
     if (index == UINT32_MAX) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a stream's entry");
     wr_stream_open(h, p, id, index, tick_units(p));
     wr_fence_open(&h->fence, events, s, id);
-    if (p->terms.reuse == WEIR_REUSE_OWNER) wr_policy_own(p, h);
+    if (capture != 0) {
+        atomic_store(&h->capture, capture);
+        wr_fence_hold(&h->fence);
+        atomic_fetch_add(&p->n_captures, 1);
+    } else if (p->terms.reuse == WEIR_REUSE_OWNER) {
+        wr_policy_own(p, h);
+    }
     wr_table_put(&p->heap_of_id, id, index + 1);
     atomic_store_explicit(heap_entry(p, index), h, memory_order_release);
     return WEIR_OK;
@@ -223,6 +230,11 @@ static void close_heap_locked(weir_pool *p, struct wr_heap *h)
     wr_lock_take(&p->lock);
     atomic_store(heap_entry(p, h->index), NULL);
     if (!h->retired) wr_table_remove(&p->heap_of_id, h->id);
+    uint64_t capture = atomic_exchange(&h->capture, 0);
+    if (capture != 0) {
+        wr_captures_forget(h->fence.events->device, h->fence.stream, capture);
+        atomic_fetch_sub(&p->n_captures, 1);
+    }
     add_counts(&p->gone, &h->counts);
     p->gone_ticks += atomic_load(&h->fence.n_ticks);
     wr_lock_give(&p->lock);
@@ -308,7 +320,7 @@ static weir_status open_heap_slow(weir_pool *p, weir_stream s, uint64_t id, stru
     if (atomic_load(&p->state) >= WR_POOL_CLOSED)
         st = wr_pool_refuse(p);
     else if (found == 0)
-        st = open_heap_locked(p, fresh, s, id, device);
+        st = open_heap_locked(p, fresh, s, id, 0, device);
     *out = found != 0 ? wr_heaps_at(p, found - 1) : fresh;
     wr_lock_give(&p->lock);
     wr_latch_give(&fresh->lock);
@@ -336,6 +348,27 @@ bool wr_heaps_forget(weir_pool *p)
         all &= idle || !here;
     }
     return all;
+}
+
+weir_status wr_heaps_open_captured(
+    weir_pool *p, weir_stream s, uint64_t capture, struct wr_device *device, struct wr_heap **out)
+{
+    static _Atomic uint64_t last_id = (uint64_t)1 << 63; /* the driver counts from 1 */
+    weir_status st = s == WR_FENCE_PER_THREAD ? watch_thread() : WEIR_OK;
+    if (st != WEIR_OK) return st;
+    struct wr_heap *h = obtain_heap();
+    if (h == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a capture's heap");
+    wr_latch_take(&h->lock);
+    wr_lock_take(&p->lock);
+    st = open_heap_locked(p, h, s, atomic_fetch_add(&last_id, 1), capture, device);
+    wr_lock_give(&p->lock);
+    if (st == WEIR_OK) h->users++;
+    wr_latch_give(&h->lock);
+    if (st == WEIR_OK)
+        *out = h;
+    else
+        return_heap(h);
+    return st;
 }
 
 void wr_heaps_fini(weir_pool *p)

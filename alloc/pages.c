@@ -16,6 +16,7 @@
  * next trim.
  */
 #include "segments.h"
+#include "captures.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +199,8 @@ static weir_status build_run(
 
 weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
 {
+    if (wr_captures_any(p->device)) /* nothing is unmapped meanwhile (P02) */
+        return wr_fail(WEIR_NOT_YET, "a stream captures: no segment is moved");
     wr_lock_take(&p->lock);
     uint32_t moved = wr_segments_choose(p, n);
     if (moved >= n) return build_run(p, moved, 0, n, tag, first);
@@ -214,8 +217,9 @@ weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint
         s = build_run(p, 0, p->grow_pages, n, tag, first);
     }
     if (s != WEIR_OUT_OF_MEMORY && s != WEIR_NOT_YET) return s;
+    bool captures = wr_captures_any(p->device);
     wr_lock_take(&p->lock);
-    uint32_t moved = wr_segments_choose(p, n);
+    uint32_t moved = captures ? 0 : wr_segments_choose(p, n);
     uint32_t fresh = n - (uint32_t)wr_min(n, moved);
     if (p->reserved_pages + fresh <= ceiling) return build_run(p, moved, fresh, n, tag, first);
     wr_segments_unchoose(p);
@@ -272,6 +276,7 @@ static uint32_t find_idle_segment(const struct wr_pages *p)
 uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep)
 {
     uint64_t gone = 0;
+    if (wr_captures_any(p->device)) return 0; /* nothing is unmapped meanwhile (P02) */
     wr_lock_take(&p->lock);
     uint32_t index;
     while (p->reserved_pages > keep && (index = find_idle_segment(p)) != UINT32_MAX) {

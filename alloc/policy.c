@@ -7,24 +7,28 @@
  * the home stream reuses at once, as ever, and everybody else asks the gate, as ever; nothing else differs. A
  * tick comes later than the frees it covers, so it may cover more than was queued at the free, never less.
  * The driver ends every capture of the context when its event is recorded during one, and has no call to ask
- * whether there is any; the streams known to the pool are asked, one by one.
+ * whether there is any; the captures noted, and the streams known to the pool, are asked one by one.
  *
  * The two waits are those that a caller asked for: on the device, by one event of the stream that holds the
  * memory; on the host, by asking for one fence again and again, ever more slowly. Neither holds a lock.
  */
 #include "pool.h"
+#include "captures.h"
 
 /* ---- OWNER ------------------------------------------------------------------------------------------- */
 
-/* A stream of another device is not in this context: its own fence is the better rule for it. */
+/* A stream of another device is not in this context: its own fence is the better rule for it. A capture's memory
+ * waits for its own fence alone, which the graph's release lets go. */
 void wr_policy_own(weir_pool *p, struct wr_heap *h)
 {
-    if (h->fence.events->device == p->pages.device) wr_stream_own(h, &p->context);
+    bool captured = atomic_load(&h->fence.captured);
+    if (!captured && h->fence.events->device == p->pages.device) wr_stream_own(h, &p->context);
 }
 
+/* Any capture noted on the device, or one that a stream of this pool has begun unnoted. */
 static bool any_captures(weir_pool *p)
 {
-    bool any = false;
+    bool any = wr_captures_any(p->pages.device);
     for (uint32_t i = 0; !any && i < atomic_load(&p->n_heaps); i++) {
         struct wr_heap *h = wr_heaps_pin(p, i);
         if (h == NULL) continue;

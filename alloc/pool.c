@@ -8,6 +8,7 @@
  * holds a block or a tick, and no thread is in a slow path; its last free, or a further close, finishes it.
  */
 #include "pool.h"
+#include "captures.h"
 #include "record.h"
 
 #include <stdlib.h>
@@ -21,7 +22,9 @@ static struct {
 
 weir_status wr_pool_refuse(weir_pool *p)
 {
-    weir_status st = wr_edges_check_device(p->pages.device);
+    /* A pool that has ended outlives its device, where that is a simulated one. */
+    bool ended = atomic_load(&p->state) == WR_POOL_CLOSED;
+    weir_status st = ended ? wr_edges_check() : wr_edges_check_device(p->pages.device);
     return st != WEIR_OK ? st : wr_fail(WEIR_CLOSED, "the pool is closed");
 }
 
@@ -52,7 +55,7 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
     weir_status st = wr_heaps_identify(p, s, &info);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
     if (WR_UNLIKELY(info.capturing))
-        return wr_fail(WEIR_CAPTURING, "alloc on a stream that captures a graph");
+        return wr_capture_alloc(p, units, s, terms != NULL ? terms : &p->terms, out);
 
     struct wr_heap *h;
     st = wr_heaps_lock(p, s, info.id, &h);
@@ -211,12 +214,21 @@ static void tick_by_weight(weir_pool *p, struct wr_heap *h)
     wr_heaps_unpin(p, h);
 }
 
+static weir_status pin_stream_captured_or_not(weir_pool *p, weir_stream s, struct wr_heap **out)
+{
+    weir_status st = wr_heaps_pin_stream(p, s, out);
+    if (st == WEIR_CAPTURING && (st = wr_pool_enter(p)) == WEIR_OK) {
+        st = wr_capture_pin(p, s, out);
+        wr_pool_leave(p);
+    }
+    return st;
+}
+
 /* SLOW: freed by another stream than the block's home. */
 static weir_status free_elsewhere_slow(weir_pool *p, const struct located *at, weir_stream s)
 {
     struct wr_heap *by = NULL;
-    weir_status st = wr_heaps_pin_stream(p, s, &by);
-    if (st == WEIR_CAPTURING && (by = wr_heaps_find_handle(p, s)) != NULL) st = WEIR_OK;
+    weir_status st = pin_stream_captured_or_not(p, s, &by);
     if (st != WEIR_OK) return st;
     bool tick = false;
     st = lock_home(p, at->home);
@@ -264,6 +276,22 @@ weir_status wr_pool_use(weir_pool *p, weir_dptr block, struct wr_mark m)
     return st;
 }
 
+/* Work captured on `s` uses it, at each launch: until the graph is released. */
+static weir_status touch_captured(weir_pool *p, weir_dptr block, weir_stream s)
+{
+    struct wr_heap *by;
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    st = wr_capture_pin(p, s, &by);
+    if (st == WEIR_OK) {
+        st =
+            wr_pool_use(p, block, (struct wr_mark){.fence = &by->fence, .number = wr_fence_lend(&by->fence)});
+        wr_heaps_unpin(p, by);
+    }
+    wr_pool_leave(p);
+    return st;
+}
+
 weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s)
 {
     if (atomic_load(&p->state) >= WR_POOL_CLOSED) return wr_pool_refuse(p);
@@ -273,6 +301,7 @@ weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s)
     /* The mark is taken here and not when the memory is wanted: by then the stream may have got other work
      * (A11). */
     if (st == WEIR_OK) st = wr_pool_mark(p, s, &m);
+    if (st == WEIR_CAPTURING) return touch_captured(p, block, s);
     return st == WEIR_OK ? wr_pool_use(p, block, m) : st;
 }
 
@@ -285,6 +314,7 @@ weir_status wr_pool_retire(weir_pool *p, weir_stream s)
     if (st == WEIR_OK && info.capturing)
         st = wr_fail(WEIR_CAPTURING, "a stream that captures a graph can't be retired");
     if (st != WEIR_OK) return st;
+    wr_captures_forget_stream(p->pages.device, s);
     h = wr_heaps_find(p, info.id);
     if (h == NULL) return WEIR_OK;
     wr_latch_take(&h->lock);
@@ -477,19 +507,21 @@ static void turn_pools_away(struct wr_device *d)
 static void register_pool(weir_pool *p)
 {
     static struct wr_edges_watcher watcher = {.over = turn_pools_away};
+    static pthread_once_t armed = PTHREAD_ONCE_INIT;
     pthread_mutex_lock(&registry.mutex);
     p->uid = ++registry.last_uid;
     p->next_shell = atomic_load(&registry.shells);
     atomic_store(&registry.shells, p);
     pthread_mutex_unlock(&registry.mutex);
     wr_edges_watch(&watcher);
-    wr_edges_arm();
+    pthread_once(&armed, wr_edges_arm); /* for a device that did not come by wr_device_get */
     if (atomic_load(&p->pages.device->gone) != WEIR_OK) turn_pools_away(p->pages.device);
 }
 
 void wr_pool_end_thread(void)
 {
     if (wr_edges_check() != WEIR_OK || WR_FAULT(EDGE_THREAD_IGNORED)) return;
+    wr_captures_end_thread();
     for (weir_pool *p = atomic_load(&registry.shells); p != NULL; p = p->next_shell) {
         /* A closed pool's device may be gone, where it was simulated. */
         if (atomic_load(&p->state) >= WR_POOL_CLOSED || wr_pool_enter(p) != WEIR_OK) continue;
@@ -582,7 +614,7 @@ static void fini_events(weir_pool *p)
 /* Gives all back. */
 static weir_status settle(weir_pool *p)
 {
-    if (!settle_all(p)) return WEIR_NOT_YET;
+    if (!settle_all(p) || wr_captures_any(p->pages.device)) return WEIR_NOT_YET;
     weir_status st = trim_events(p);
     return st == WEIR_OK ? wr_pages_close(&p->pages) : st;
 }

@@ -53,11 +53,12 @@ struct weir_pool {
     struct wr_pinned *pinned;
     struct wr_lock lock; /* guards all below; the directory is written under it and read without */
     _Atomic(_Atomic(struct wr_heap *) *) rows[WR_HEAP_ROWS];
-    _Atomic uint32_t n_heaps;   /* indices handed out so far; an entry may be NULL */
-    struct wr_table heap_of_id; /* stream id -> index + 1 */
-    uint32_t inside;            /* threads in a slow path: the pool does not end under them */
-    uint64_t n_entered;         /* slow paths so far */
-    uint32_t holds;             /* see wr_pool_hold */
+    _Atomic uint32_t n_heaps;    /* indices handed out so far; an entry may be NULL */
+    struct wr_table heap_of_id;  /* stream id -> index + 1 */
+    uint32_t inside;             /* threads in a slow path: the pool does not end under them */
+    uint64_t n_entered;          /* slow paths so far */
+    uint32_t holds;              /* see wr_pool_hold */
+    _Atomic uint32_t n_captures; /* heaps of captures whose graphs are not released */
     bool finishing, finish_again;
     struct wr_heap_counts gone; /* of heaps that have ended */
     uint64_t gone_ticks;
@@ -131,9 +132,23 @@ struct wr_heap *wr_heaps_pin_fence(weir_pool *p, struct wr_fence *f);
 /* LOCK: takes the heap's. Ends a retired heap that is empty and whose stream has passed. */
 void wr_heaps_unpin(weir_pool *p, struct wr_heap *h);
 
+/* The private heap of a stream in a capture, made and pinned. */
+weir_status wr_heaps_open_captured(
+    weir_pool *p, weir_stream s, uint64_t capture, struct wr_device *device, struct wr_heap **out);
+
 /* Drops all tables of heaps that no thread uses, live blocks and all: their device is lost. False: a thread
  * still uses one. */
 bool wr_heaps_forget(weir_pool *p);
+
+/* ---- capture.c ---- */
+
+weir_status wr_capture_alloc(
+    weir_pool *p, uint32_t units, weir_stream s, const struct wr_terms *terms, weir_dptr *out);
+/* The heap of a capturing stream, made where there is none, pinned. The pool is entered. CAPTURING: the capture
+ * can't be named. */
+weir_status wr_capture_pin(weir_pool *p, weir_stream s, struct wr_heap **out);
+weir_status wr_capture_id(weir_pool *p, weir_stream s, uint64_t *out);
+weir_status wr_capture_release(weir_pool *p, uint64_t id);
 
 /* ---- ladder.c ---- */
 
@@ -169,6 +184,7 @@ struct wr_shortage {
     uint64_t free_units, waiting_units; /* in heaps; waiting: of those, not passed */
     uint64_t largest_units;             /* that the need's stream could get at once */
     struct wr_holder best;              /* what to wait for: see report.c. fence NULL: nothing */
+    uint64_t graph_units;               /* kept for graphs: a release brings them back, not waiting */
     bool best_is_enough;                /* then the need is met, or one step nearer; by_stream: at once */
     bool would_do;                      /* the need is met once all has passed, if pieces are well placed */
     uint32_t n_holders;

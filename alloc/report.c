@@ -63,6 +63,10 @@ static bool holds_pages(const struct wr_node *n, uint32_t pages)
 static void measure_free(struct measure *m, struct wr_heap *h, const struct wr_range *r)
 {
     struct wr_holder by = {.id = h->id, .fence = h->gate};
+    if (atomic_load(&by.fence->captured)) {
+        m->sum->graph_units += r->free_units;
+        return;
+    }
     m->sum->free_units += r->free_units;
     for (uint32_t id = wr_range_next_free(r, 0, 1); id != 0; id = wr_range_next_free(r, id, 1)) {
         const struct wr_node *n = &r->nodes[id];
@@ -84,9 +88,11 @@ static void measure_pending(
 {
     struct wr_holder by = {
         .id = wr_fence_id(list->fence), .fence = list->fence, .stamp = list->greatest_stamp};
+    bool captured = atomic_load(&list->fence->captured);
     for (uint32_t id = list->first[kind]; id != 0; id = h->range[kind].nodes[id].bin_next) {
         const struct wr_node *n = &h->range[kind].nodes[id];
         by.units += n->units;
+        if (captured) continue;
         bool own = h == m->need->heap, same = own && kind == wr_size_kind(m->need->units);
         /* A stream that waits for a declared user is not ordered after the block's home yet. */
         if (m->need->by_stream && !own) continue;
@@ -95,6 +101,10 @@ static void measure_pending(
                          .fence = by.fence,
                          .stamp = h->uses[n->owner_data].stamp,
                          .units = n->units});
+    }
+    if (captured) {
+        m->sum->graph_units += by.units;
+        return;
     }
     m->sum->free_units += by.units;
     add_holder(m->sum, by);
@@ -196,12 +206,13 @@ weir_status wr_report_fail(const struct wr_need *need, const struct wr_shortage 
     return wr_fail(s,
         "%llu bytes asked; %llu reserved of at most %llu%s; largest free piece %llu; %llu freed but not "
         "passed, "
-        "most of it (%llu) on stream id %llu; what would help first: stream id %llu",
+        "most of it (%llu) on stream id %llu; what would help first: stream id %llu; "
+        "%llu kept for graphs",
         (unsigned long long)f.asked_bytes, (unsigned long long)f.reserved_bytes,
         (unsigned long long)f.limit_bytes, need->device_full ? " (the device is full)" : "",
         (unsigned long long)f.largest_free_bytes, (unsigned long long)f.pending_bytes,
         (unsigned long long)f.streams[0].bytes, (unsigned long long)f.streams[0].id,
-        (unsigned long long)f.fence_stream);
+        (unsigned long long)f.fence_stream, (unsigned long long)bytes_of(sum->graph_units));
 }
 
 weir_status wr_report_refuse(weir_pool *p, size_t bytes)

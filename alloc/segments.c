@@ -20,6 +20,7 @@
  * move a segment costs 20 us to unmap and 1 to map.
  */
 #include "segments.h"
+#include "captures.h"
 
 #include <stdlib.h>
 
@@ -265,6 +266,13 @@ static weir_status step_back(struct wr_pages *p, struct wr_segment *g)
     return WEIR_OK; /* what could not be done is left for the next trim */
 }
 
+/* While a stream captures nothing is unmapped (P02): that, too, is left for the next trim. */
+static weir_status step_back_captured(struct wr_pages *p, struct wr_segment *g)
+{
+    if (!g->moving && !g->mapped) wr_segments_unmake(p, g);
+    return WEIR_OK;
+}
+
 typedef weir_status window_step(struct wr_pages *p, struct wr_segment *g);
 
 /* One step for each segment of the window, until one fails. */
@@ -315,7 +323,7 @@ weir_status wr_segments_finish(struct wr_pages *p, const struct wr_window *w)
         if (s != WEIR_OK) wr_lock_give(&p->lock);
     }
     if (s != WEIR_OK) {
-        step_window(p, w, step_back);
+        step_window(p, w, wr_captures_any(p->device) ? step_back_captured : step_back);
         wr_lock_take(&p->lock);
     }
     for (uint32_t at = w->first; at < w->first + w->n_pages;) {

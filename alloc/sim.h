@@ -111,7 +111,7 @@ struct sim_stream {
     struct sim_stream *next_blocked;
     bool user, destroyed; /* made by stream_create; its handle is dead, it goes when empty */
     bool capturing;
-    uint64_t capturing_thread;
+    uint64_t capture_id; /* while capturing */
     struct sim_clock clock;
     uint64_t host_version;
     uint32_t component;
@@ -218,6 +218,7 @@ struct wr_sim {
     size_t n_sleepers, sleepers_capacity;
     uint64_t round;
     struct wr_sim_counts counts;
+    uint64_t last_capture;
     uint64_t calls, fail_at;
     weir_status fail_status;
 };
@@ -247,6 +248,8 @@ weir_status wr_sim_stream_find(
 /* find, and refuses a capturing stream: for what would become part of the graph. */
 weir_status wr_sim_stream_find_free(
     struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out);
+/* For what would break the capture of any stream of the device: counted, reported and refused. */
+weir_status wr_sim_stream_refuse_captured(const struct sim_device *d, const char *op);
 struct sim_mark *wr_sim_stream_mark(
     struct sim_stream *s);                     /* a mark behind all that is queued; one reference */
 void wr_sim_stream_sync(struct sim_stream *s); /* the host waits for all that is queued */

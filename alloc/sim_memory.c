@@ -377,6 +377,7 @@ weir_status wr_sim_op_mem_unmap(struct wr_device *d, uint64_t va, size_t bytes)
     size_t from, to;
     wr_sim_engine_keep_off(w, va, bytes); /* gives up the mutex: first, so that what is found stays so */
     s = find_whole(w, "mem_unmap", va, bytes, &from, &to);
+    if (s == WEIR_OK) s = wr_sim_stream_refuse_captured(sim_device_of(d), "mem_unmap");
     if (s == WEIR_OK) s = unmap_pages(va, bytes);
     if (s == WEIR_OK) {
         wr_sim_oracle_end_bytes(w, va, bytes, "unmaps");

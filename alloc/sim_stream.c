@@ -146,6 +146,20 @@ weir_status wr_sim_op_stream_identify(struct wr_device *d, weir_stream handle, s
     return wr_sim_leave(d, status);
 }
 
+/* Only reads, likewise. */
+weir_status wr_sim_op_stream_capture(struct wr_device *d, weir_stream handle, uint64_t *out)
+{
+    struct sim_device *device = sim_device_of(d);
+    struct sim_stream *s = NULL;
+    wr_locks_assert_none();
+    weir_status status = wr_edges_check_device(d);
+    if (status != WEIR_OK) return status;
+    pthread_mutex_lock(&device->world->mutex);
+    status = wr_sim_stream_find(device, handle, "stream_capture", &s);
+    if (status == WEIR_OK) *out = s->capturing ? s->capture_id : 0;
+    return wr_sim_leave(d, status);
+}
+
 weir_status wr_sim_op_stream_device(struct wr_device *d, weir_stream handle, struct wr_device **out)
 {
     weir_status status = wr_sim_enter(d, "stream_device");
@@ -276,20 +290,16 @@ weir_status wr_sim_op_event_record(struct wr_device *d, wr_event handle, weir_st
     return wr_sim_leave(d, status);
 }
 
-/* Is a capture going on that the op would break: of the device, or begun by this very thread? */
-static bool is_captured(struct wr_sim *w, const struct sim_device *d, uint64_t thread)
+weir_status wr_sim_stream_refuse_captured(const struct sim_device *d, const char *op)
 {
+    struct wr_sim *w = d->world;
     for (size_t i = 0; i < w->n_streams; i++) {
-        const struct sim_stream *s = w->streams[i];
-        if (s->capturing && s->device == d && (!thread || s->capturing_thread == thread)) return true;
+        if (!w->streams[i]->capturing || w->streams[i]->device != d) continue;
+        w->counts.captures_broken++;
+        wr_sim_oracle_report(w, "capture broken: %s while a stream captures", op);
+        return wr_fail(WEIR_CAPTURING, "%s: not while a stream is capturing; the capture is broken", op);
     }
-    return false;
-}
-
-static weir_status refuse_captured(struct wr_sim *w, const char *op)
-{
-    w->counts.captures_broken++;
-    return wr_fail(WEIR_CAPTURING, "%s: not while a stream is capturing; the capture is broken", op);
+    return WEIR_OK;
 }
 
 weir_status wr_sim_op_event_record_context(struct wr_device *d, wr_event handle)
@@ -301,8 +311,7 @@ weir_status wr_sim_op_event_record_context(struct wr_device *d, wr_event handle)
     s = find_event(device->world, handle, "event_record_context", &e);
     if (s == WEIR_OK && e->device != device)
         s = wr_fail(WEIR_INVALID_ARGUMENT, "event_record_context: the event is of another device");
-    if (s == WEIR_OK && is_captured(device->world, device, 0))
-        s = refuse_captured(device->world, "event_record_context");
+    if (s == WEIR_OK) s = wr_sim_stream_refuse_captured(device, "event_record_context");
     if (s == WEIR_OK) {
         set_latest(e, mark_device(device));
         device->world->counts.events_recorded++;
@@ -318,7 +327,6 @@ weir_status wr_sim_op_event_query(struct wr_device *d, wr_event handle, bool *do
     struct sim_event *e = NULL;
     wr_sim_engine_shuffle(w);
     s = find_event(w, handle, "event_query", &e);
-    if (s == WEIR_OK && is_captured(w, e->device, wr_sim_thread())) s = refuse_captured(w, "event_query");
     if (s == WEIR_OK) {
         *done = !e->latest || e->latest->pending == 0;
         if (*done && e->latest) wr_sim_oracle_seen(w, e->latest);
@@ -372,8 +380,22 @@ void wr_sim_set_capturing(struct wr_device *d, weir_stream handle, bool on)
     struct sim_stream *s = NULL;
     pthread_mutex_lock(&w->mutex);
     if (wr_sim_stream_find(sim_device_of(d), handle, "set_capturing", &s) == WEIR_OK) {
+        if (on && !s->capturing) s->capture_id = ++w->last_capture;
         s->capturing = on;
-        s->capturing_thread = wr_sim_thread();
+    }
+    pthread_mutex_unlock(&w->mutex);
+}
+
+void wr_sim_join_capture(struct wr_device *d, weir_stream handle, weir_stream of)
+{
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_stream *s = NULL, *first = NULL;
+    pthread_mutex_lock(&w->mutex);
+    if (wr_sim_stream_find(sim_device_of(d), handle, "join_capture", &s) == WEIR_OK &&
+        wr_sim_stream_find(sim_device_of(d), of, "join_capture", &first) == WEIR_OK) {
+        assert(first->capturing);
+        s->capturing = true;
+        s->capture_id = first->capture_id;
     }
     pthread_mutex_unlock(&w->mutex);
 }

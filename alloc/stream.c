@@ -459,6 +459,7 @@ void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t i
     h->index = index;
     h->tick_units = tick_units;
     h->retired = false;
+    atomic_store(&h->capture, 0);
     h->users = 0;
     h->last_stamp = h->unfenced_frees = h->unfenced_units = 0;
     h->counts = (struct wr_heap_counts){0};

@@ -62,6 +62,7 @@ struct wr_heap {
     uint32_t n_uses, uses_capacity, spare_use;
     struct wr_pending *pending;
     uint32_t n_pending, pending_capacity;
+    _Atomic uint64_t capture; /* whose private heap it is; 0: of none, or of a graph that was released */
     struct wr_heap *next_spare;
 };
 

@@ -93,6 +93,16 @@ weir_status weir_stream_retire(weir_pool *pool, weir_stream stream)
     return pool == NULL ? invalid("pool is NULL") : wr_pool_retire(pool, stream);
 }
 
+weir_status weir_graph_id(weir_pool *pool, weir_stream stream, uint64_t *id)
+{
+    return pool == NULL || id == NULL ? invalid("pool or id is NULL") : wr_capture_id(pool, stream, id);
+}
+
+weir_status weir_graph_release(weir_pool *pool, uint64_t id)
+{
+    return pool == NULL ? invalid("pool is NULL") : wr_capture_release(pool, id);
+}
+
 weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed_bytes)
 {
     if (pool == NULL) return invalid("pool is NULL");

@@ -140,15 +140,16 @@ typedef struct weir_pool_options {
 WEIR_API weir_status weir_pool_open(const weir_pool_options *options, weir_pool **out);
 
 /* Closes: no more allocs; frees of blocks still live are accepted. OK when all memory has gone back to the
- * driver; NOT_YET when live or pending blocks still hold some. Then the last free, or another close, finishes
- * it. Never waits. Errors: INVALID_ARGUMENT, CLOSED (finished before). */
+ * driver; NOT_YET when live or pending blocks, or graphs, still hold some, or a stream captures. Then the last
+ * free, or another close, finishes it. Never waits. Errors: INVALID_ARGUMENT, CLOSED (finished before). */
 WEIR_API weir_status weir_pool_close(weir_pool *pool);
 
 /* Allocates `bytes`, 512-byte aligned, for use on `stream` in stream order: work queued on that stream from
  * now on may use the block at once, other streams after joining it as CUDA asks. 0 bytes give OK and address
  * 0. A warm hit takes one lock, and of the driver only reads the stream's id and capture state. Errors:
  * OUT_OF_MEMORY; NOT_YET (retry once the work named in weir_error_text() has passed); TIMEOUT (a HOST_WAIT's
- * deadline); TOO_LARGE; CAPTURING; CLOSED; INVALID_ARGUMENT; DRIVER_ERROR, CONTEXT_LOST, NO_HOST_MEMORY. */
+ * deadline); TOO_LARGE; CAPTURING (see graphs); CLOSED; INVALID_ARGUMENT; DRIVER_ERROR, CONTEXT_LOST,
+ * NO_HOST_MEMORY. */
 WEIR_API weir_status weir_alloc(weir_pool *pool, size_t bytes, weir_stream stream, weir_dptr *out);
 
 typedef struct weir_alloc_options {
@@ -195,8 +196,7 @@ WEIR_API weir_status weir_touch(weir_pool *pool, weir_dptr block, weir_stream st
  * block is at once reusable there; else when every stream that used it has passed. Address 0 is a no-op.
  * Two threads racing to free one block: one gets INVALID_POINTER.
  * Errors, each leaving the block as it was: INVALID_POINTER, INVALID_ARGUMENT, NO_HOST_MEMORY, DRIVER_ERROR,
- * CONTEXT_LOST; CAPTURING (a capturing stream has no id to be told by, unless it is known here already); CLOSED
- * (the pool is gone, and so is the block). */
+ * CONTEXT_LOST; CAPTURING (see graphs); CLOSED (the pool is gone, and so is the block). */
 WEIR_API weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream);
 
 /* Announces that `stream` will be destroyed: its last fence is taken, its handle not used again, and its free
@@ -205,8 +205,8 @@ WEIR_API weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream str
 WEIR_API weir_status weir_stream_retire(weir_pool *pool, weir_stream stream);
 
 /* Gives finished, idle memory back to the driver until at most `keep_bytes` stay reserved, or no more is
- * idle. *freed_bytes (may be NULL) is what went back. Never waits: what the GPU still uses stays. Errors:
- * INVALID_ARGUMENT, CLOSED. */
+ * idle. *freed_bytes (may be NULL) is what went back. Never waits: what the GPU still uses stays, and while a
+ * stream captures (see graphs) all does. Errors: INVALID_ARGUMENT, CLOSED. */
 WEIR_API weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed_bytes);
 
 /* Makes all memory of the pool, what it has and what it will get, readable and writable for work of another
@@ -234,6 +234,26 @@ typedef struct weir_exported {
  * afterwards the memory serves others, in their segment or, once it has moved, anywhere. Errors:
  * INVALID_POINTER, INVALID_ARGUMENT, CLOSED; DRIVER_ERROR where the machine has no such descriptors. */
 WEIR_API weir_status weir_export(weir_pool *pool, weir_dptr block, size_t from, weir_exported *out);
+
+/* ---- graphs --------------------------------------------------------------------------------------------
+ *
+ * A stream that captures a graph gets memory from a heap of that capture and that stream. What is freed there
+ * serves the same stream in the same capture again, and nothing else, until the graph is released; a block of
+ * elsewhere that captured work uses (touch, or free, on the capturing stream) stays, too. No event is recorded
+ * or queried on a capturing stream. While a capture goes on that weir has met - by any of these calls on its
+ * stream - no memory is unmapped and no event recorded on its context, which would break it. Allocs on a
+ * capturing stream are COMPLETED, whatever policy is asked: nothing waits there. */
+
+/* Says the number of the capture that `stream` is part of (as cuStreamGetCaptureInfo does), and makes the
+ * capture known here: call it at its beginning if the stream's first alloc comes late, or never.
+ * A stream of another device than the pool's must have been used with the pool before it captures.
+ * Errors: INVALID_ARGUMENT; CAPTURING (no capture that has a number); CLOSED; NO_HOST_MEMORY; DRIVER_ERROR. */
+WEIR_API weir_status weir_graph_id(weir_pool *pool, weir_stream stream, uint64_t *id);
+
+/* The graph of that capture will not be launched again, or the capture was aborted: its memory serves others
+ * once all that is queued on the device by now has passed. Blocks still live remain so. Never waits. Errors:
+ * INVALID_ARGUMENT (no such capture here, or released before); CAPTURING (it has not ended); CLOSED. */
+WEIR_API weir_status weir_graph_release(weir_pool *pool, uint64_t id);
 
 /* INVARIANT: live + pending + cached + idle == reserved, all in bytes of device memory. */
 typedef struct weir_stats {

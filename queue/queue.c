@@ -34,8 +34,10 @@ static weir_status enter_lost_or_not(weir_queue *q)
 /* LOCK: taken on OK. PAIRS: leave. */
 weir_status wr_queue_enter(weir_queue *q)
 {
-    weir_status s = q ? wr_edges_check_device(q->device) : WEIR_OK;
-    return s == WEIR_OK ? enter_lost_or_not(q) : s;
+    weir_status s = enter_lost_or_not(q);
+    if (s != WEIR_OK) return s;
+    s = wr_edges_check_device(q->device);
+    return s == WEIR_OK ? WEIR_OK : wr_queue_leave(q, s);
 }
 
 static void tear_down(weir_queue *q);

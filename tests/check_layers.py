@@ -15,9 +15,9 @@ LAYERS = [
     "alloc/device alloc/edges alloc/device_cuda alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
     " alloc/sim_memory alloc/sim_oracle alloc/sim_doze",
     "alloc/size alloc/range alloc/table alloc/spans",
-    "alloc/fence alloc/pages alloc/segments",
+    "alloc/captures alloc/fence alloc/pages alloc/segments",
     "alloc/stream alloc/pinned",
-    "alloc/pool alloc/heaps alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record",
+    "alloc/pool alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record",
     "alloc/weir.c",
     "queue/weir_queue.h queue/line queue/slots queue/copy queue/queue queue/produce queue/consume",
 ]

@@ -146,6 +146,9 @@ static inline uint64_t identify(weir_stream s)
     struct wr_stream_info info;
     ok(dev->ops->stream_identify(dev, s, &info));
     assert_false(info.capturing);
+    uint64_t capture = 1;
+    ok(dev->ops->stream_capture(dev, s, &capture));
+    assert_int_equal(capture, 0);
     return info.id;
 }
 

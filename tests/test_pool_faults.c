@@ -325,6 +325,43 @@ static void reuse_under_a_retired_reader(struct wr_world *w)
     use_if_given(w, X_BYTES, home);
 }
 
+/* X is a graph's: captured on `a`, and written again by a launch (on another stream, as launches are) while
+ * the next owner writes it. */
+static void reuse_of_a_graphs_memory(struct wr_world *w)
+{
+    weir_stream a = wr_world_stream(w), launch = wr_world_stream(w);
+    uint64_t id;
+    wr_sim_set_capturing(w->device, a, true);
+    weir_dptr x = wr_world_alloc(w, X_BYTES, a);
+    assert_int_equal(weir_graph_id(w->pool, a, &id), WEIR_OK);
+    wr_world_free(w, x, a);
+    wr_sim_set_capturing(w->device, a, false);
+    weir_stream next = wr_world_stream(w);
+    weir_dptr y;
+    if (weir_alloc(w->pool, X_BYTES, next, &y) == WEIR_OK) { /* to wait would not help: OUT_OF_MEMORY */
+        wr_world_write(w, next, y, X_BYTES, MS);
+        wr_world_free(w, y, next);
+    }
+    wr_world_write(w, launch, x, X_BYTES, MS);
+    wr_sim_drain(w->sim);
+    assert_int_equal(weir_graph_release(w->pool, id), WEIR_OK);
+}
+
+static void break_a_capture(struct wr_world *w)
+{
+    weir_stream a = wr_world_stream(w), b = wr_world_stream(w);
+    uint64_t id;
+    wr_world_free(w, wr_world_alloc(w, X_BYTES, b), b);
+    wr_sim_drain(w->sim);
+    wr_sim_set_capturing(w->device, a, true);
+    assert_int_equal(weir_graph_id(w->pool, a, &id), WEIR_OK);
+    assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK);
+    assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK);
+    wr_sim_set_capturing(w->device, a, false);
+    assert_int_equal(weir_graph_release(w->pool, id), WEIR_OK);
+    assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK); /* what was refused goes now */
+}
+
 /* The queue's faults are caught by the queue's own tests. */
 static void leave_to_the_queue(struct wr_world *w)
 {
@@ -373,6 +410,8 @@ static const scenario scenarios[WR_FAULT_COUNT] = {
     [WR_FAULT_QUEUE_COMMIT_SKIPS_WAIT] = leave_to_the_queue,
     [WR_FAULT_QUEUE_REUSES_PINNED] = leave_to_the_queue,
     [WR_FAULT_QUEUE_RELEASE_FORGETS] = leave_to_the_queue,
+    [WR_FAULT_CAPTURE_UNHEEDED] = break_a_capture,
+    [WR_FAULT_CAPTURE_MEMORY_REUSED] = reuse_of_a_graphs_memory,
     [WR_FAULT_EDGE_EXIT_IGNORED] = leave_to_the_edges,
     [WR_FAULT_EDGE_FORK_IGNORED] = leave_to_the_edges,
     [WR_FAULT_EDGE_LOST_IGNORED] = leave_to_the_edges,

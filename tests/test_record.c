@@ -3,6 +3,7 @@
  * The recorder looks at the environment once in a process, so the tests share one file, and read what it got since.
  */
 #include "../bench/trace.h"
+#include "forks.h"
 #include "pool_world.h"
 #include "record.h"
 
