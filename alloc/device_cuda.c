@@ -278,10 +278,16 @@ static CUresult read_capture(CUstream s, uint64_t *out)
 
 static weir_status stream_capture(struct wr_device *d, weir_stream s, uint64_t *out)
 {
+    CUcontext popped;
     uint64_t id = 0;
-    weir_status status = IN_CONTEXT(d, "cuStreamGetCaptureInfo", read_capture(s, &id));
-    if (status == WEIR_OK) *out = id;
-    return status;
+    wr_locks_assert_none();
+    CUresult r = wr_cuda.cuCtxPushCurrent(cuda(d)->context); /* reading is not counted */
+    if (r == CUDA_SUCCESS) {
+        r = read_capture(s, &id);
+        wr_cuda.cuCtxPopCurrent(&popped);
+    }
+    if (r == CUDA_SUCCESS) *out = id;
+    return wr_cuda_status(r, "cuStreamGetCaptureInfo", d->ordinal);
 }
 
 static CUresult read_device_of(CUcontext context, CUdevice *out)

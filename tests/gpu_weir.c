@@ -500,6 +500,11 @@ static void test_P01_a_captured_graph_reuses_one_block_and_replays_right(void **
     weir_stats stats = {.struct_size = sizeof stats};
     OK(weir_pool_stats(pool, &stats));
     assert_true(x[0] == x[1] && x[1] == x[2] && stats.peak_live_bytes <= bytes + MIB);
+    CUcontext primary;
+    CUdevice number;
+    assert_int_equal(wr_cuda.cuDeviceGet(&number, 0), CUDA_SUCCESS);
+    assert_int_equal(wr_cuda.cuDevicePrimaryCtxRetain(&primary, number), CUDA_SUCCESS);
+    assert_int_equal(cu.set_current(primary), CUDA_SUCCESS); /* graphs are made in the current context */
     assert_int_equal(cu.graph_instantiate(&launchable, graph, 0), CUDA_SUCCESS);
     for (int i = 0; i < LAUNCHES; i++) {
         assert_int_equal(cu.graph_launch(launchable, s), CUDA_SUCCESS);
@@ -513,6 +518,8 @@ static void test_P01_a_captured_graph_reuses_one_block_and_replays_right(void **
     assert_int_equal(count_wrong(s, counter), 0);
     assert_int_equal(cu.graph_exec_destroy(launchable), CUDA_SUCCESS);
     assert_int_equal(cu.graph_destroy(graph), CUDA_SUCCESS);
+    assert_int_equal(cu.set_current(NULL), CUDA_SUCCESS);
+    wr_cuda.cuDevicePrimaryCtxRelease(number);
     OK(weir_graph_release(pool, id));
     OK(weir_free(pool, counter, other));
     end_stream(other);
