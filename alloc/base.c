@@ -7,7 +7,10 @@
 #include <linux/futex.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -68,6 +71,17 @@ const char *weir_version(void)
     return TEXT_OF(WEIR_VERSION_MAJOR) "." TEXT_OF(WEIR_VERSION_MINOR) "." TEXT_OF(WEIR_VERSION_PATCH);
 }
 
+void *wr_array_new(size_t bytes)
+{
+    const size_t huge_page = (size_t)2 << 20;
+    bool large = bytes >= 2 * huge_page;
+    size_t align = large ? huge_page : WR_CACHE_LINE;
+    size_t whole = wr_round_up(bytes, align);
+    void *array = aligned_alloc(align, whole);
+    if (array != NULL && large) madvise(array, whole, MADV_HUGEPAGE); /* advice: a refusal costs speed only */
+    return array;
+}
+
 void wr_lock_init(struct wr_lock *l, enum wr_rank rank)
 {
     assert(rank > WR_RANK_NONE && rank <= WR_RANK_REGISTRY);
@@ -86,14 +100,15 @@ void wr_lock_fini(struct wr_lock *l)
 
 /* SLOW: spins first, with pauses that double: waiters that look at the word all the time take it away from its
  * holder (8 threads on one latch of an H200's host: 5.6 us a pair of alloc and free without, 1.8 with). Then it
- * sleeps: a sleeper sets the state to 2, and whoever gives a 2 back wakes one (Drepper, "Futexes are tricky",
- * mutex 2). Why nobody sleeps for ever: a sleeper left a 2 behind, and only giving takes it away. Who takes
- * the latch meanwhile by compare-exchange found a 0, so somebody gave the 2 and wakes; who is woken puts the 2
- * back, for those that sleep on. PAIRS: every way in acquires what giving released. Checked by
- * tests/test_model_latch.c. */
+ * sleeps: a sleeper sets the state to 2, and whoever sees a 2 as it gives wakes one (after Drepper, "Futexes are
+ * tricky", mutex 2). Giving looks and then stores, which costs half of an exchange; a 2 that comes in between is
+ * overwritten, and its sleeper's nap ends by the clock. Why nobody else sleeps longer: a sleeper left a 2
+ * behind, and only giving takes it away. Who takes the latch meanwhile by compare-exchange found a 0, so somebody
+ * gave the 2 and wakes; who is woken puts the 2 back, for those that sleep on. PAIRS: every way in acquires what
+ * giving released. Checked by tests/test_model_latch.c. */
 void wr_latch_take_slow(struct wr_latch *l)
 {
-    enum { LONGEST_PAUSE = 512, PAUSES = 8192 };
+    enum { LONGEST_PAUSE = 512, PAUSES = 8192, NAP_NS = 200000 };
     int pause = 4;
     for (int paused = 0; paused < PAUSES; paused += pause) {
         uint32_t free_state = 0;
@@ -105,12 +120,14 @@ void wr_latch_take_slow(struct wr_latch *l)
             WR_SPIN_PAUSE();
         if (pause < LONGEST_PAUSE) pause *= 2;
     }
+    const struct timespec nap = {.tv_nsec = NAP_NS};
     while (atomic_exchange_explicit(&l->state, 2, memory_order_acquire) != 0)
-        syscall(SYS_futex, &l->state, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+        syscall(SYS_futex, &l->state, FUTEX_WAIT_PRIVATE, 2, &nap, NULL, 0);
 }
 
 void wr_latch_wake_slow(struct wr_latch *l)
 {
+    atomic_store_explicit(&l->state, 0, memory_order_release);
     syscall(SYS_futex, &l->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 

@@ -20,6 +20,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PROBES = 8, NODES_PER_CALL = 4, EDGES_PER_CALL = 4 };
 
@@ -49,19 +50,25 @@ static uint32_t node_room(const struct wr_range *r)
 
 static bool grow_nodes(struct wr_range *r, uint32_t capacity)
 {
-    struct wr_node *nodes = realloc(r->nodes, capacity * sizeof *nodes);
+    struct wr_node *nodes = wr_array_new(capacity * sizeof *nodes);
     if (nodes == NULL) return false;
+    if (r->nodes != NULL) memcpy(nodes, r->nodes, r->n_nodes * sizeof *nodes);
+    free(r->nodes);
     r->nodes = nodes;
     r->capacity = capacity;
     return true;
 }
 
+bool wr_range_reserve_nodes_slow(struct wr_range *r)
+{
+    while (node_room(r) < NODES_PER_CALL * (1 + r->promised))
+        if (!grow_nodes(r, r->capacity == 0 ? 64 : r->capacity * 2)) return false;
+    return true;
+}
+
 bool wr_range_reserve(struct wr_range *r)
 {
-    uint32_t calls = 1 + r->promised;
-    while (WR_UNLIKELY(node_room(r) < NODES_PER_CALL * calls))
-        if (!grow_nodes(r, r->capacity == 0 ? 64 : r->capacity * 2)) return false;
-    return wr_table_reserve(&r->edges, EDGES_PER_CALL * calls);
+    return wr_range_reserve_nodes_slow(r) && wr_table_reserve(&r->edges, EDGES_PER_CALL * (1 + r->promised));
 }
 
 bool wr_range_promise(struct wr_range *r)
@@ -107,6 +114,8 @@ static void drop_node(struct wr_range *r, uint32_t id)
 }
 
 /* ---- bins -------------------------------------------------------------------------------------------- */
+/* HOT, and without branches: whether a piece is alone in its bin is anybody's guess, a wrong one costs more than
+ * the stores. Node 0, which is none, takes those that have no other to go to. */
 
 static void file_free(struct wr_range *r, uint32_t id)
 {
@@ -115,7 +124,7 @@ static void file_free(struct wr_range *r, uint32_t id)
     n->state = WR_NODE_FREE;
     n->bin_prev = 0;
     n->bin_next = r->bins[bin];
-    if (n->bin_next != 0) r->nodes[n->bin_next].bin_prev = id;
+    r->nodes[n->bin_next].bin_prev = id;
     r->bins[bin] = id;
     r->row_bins[row] |= 1u << bin % WR_BINS_PER_ROW;
     r->rows |= 1u << row;
@@ -127,15 +136,10 @@ static void unfile_free(struct wr_range *r, uint32_t id)
     struct wr_node *n = &r->nodes[id];
     assert(n->state == WR_NODE_FREE);
     uint32_t bin = wr_size_bin(n->units), row = bin / WR_BINS_PER_ROW;
-    if (n->bin_next != 0) r->nodes[n->bin_next].bin_prev = n->bin_prev;
-    if (n->bin_prev != 0)
-        r->nodes[n->bin_prev].bin_next = n->bin_next;
-    else
-        r->bins[bin] = n->bin_next;
-    if (r->bins[bin] == 0) {
-        r->row_bins[row] &= ~(1u << bin % WR_BINS_PER_ROW);
-        if (r->row_bins[row] == 0) r->rows &= ~(1u << row);
-    }
+    r->nodes[n->bin_next].bin_prev = n->bin_prev;
+    *(n->bin_prev != 0 ? &r->nodes[n->bin_prev].bin_next : &r->bins[bin]) = n->bin_next;
+    r->row_bins[row] &= ~((uint32_t)(r->bins[bin] == 0) << bin % WR_BINS_PER_ROW);
+    r->rows &= ~((uint32_t)(r->row_bins[row] == 0) << row);
     r->free_units -= n->units;
 }
 
@@ -173,7 +177,7 @@ uint32_t wr_range_find(const struct wr_range *r, uint32_t units)
     uint32_t id = probe_bin(r, own, units);
     if (id != 0) return id;
     uint32_t bin = next_bin(r, own + 1);
-    return bin == WR_BINS ? 0 : probe_bin(r, bin, units);
+    return bin == WR_BINS ? 0 : r->bins[bin];
 }
 
 uint32_t wr_range_next_free(const struct wr_range *r, uint32_t id, uint32_t units)

@@ -11,14 +11,17 @@
 
 enum wr_node_state { WR_NODE_UNUSED, WR_NODE_FREE, WR_NODE_TAKEN, WR_NODE_END };
 
-/* One piece. Ids are indices into range->nodes; 0 is none. */
+/* One piece. Ids are indices into range->nodes; 0 is none. Half a cache line. */
 struct wr_node {
-    uint32_t start, units;
-    uint32_t prev, next;         /* neighbours in address order; prev 0: the first of its extent */
-    uint32_t bin_prev, bin_next; /* FREE: the bin's list. UNUSED: bin_next chains spares */
-    uint32_t state;              /* enum wr_node_state */
-    uint32_t owner_data;         /* TAKEN: whatever the owner keeps */
-    uint64_t stamp;              /* FREE: the fence that covers every part of the piece */
+    uint32_t start;
+    uint32_t units : 30, state : 2; /* state: enum wr_node_state */
+    uint32_t prev, next;            /* neighbours in address order; prev 0: the first of its extent */
+    uint32_t bin_next;              /* FREE: in the bin's list. UNUSED: chains spares. TAKEN: the owner's */
+    union {
+        uint32_t bin_prev;   /* FREE */
+        uint32_t owner_data; /* TAKEN: whatever the owner keeps */
+    };
+    uint64_t stamp; /* FREE: the fence that covers every part of the piece */
 };
 
 struct wr_range {
@@ -38,6 +41,14 @@ void wr_range_fini(struct wr_range *r);
  * `pieces` pieces. False: the host is out of memory, nothing changed. */
 bool wr_range_reserve(struct wr_range *r);
 bool wr_range_reserve_pieces(struct wr_range *r, uint32_t pieces);
+
+/* Makes the next take certain to succeed: all that it needs is a node or two. */
+bool wr_range_reserve_nodes_slow(struct wr_range *r);
+static inline bool wr_range_reserve_split(struct wr_range *r)
+{
+    enum { NODES = 2 };
+    return WR_LIKELY(r->n_spare >= NODES && r->promised == 0) || wr_range_reserve_nodes_slow(r);
+}
 
 /* One add that is certain to succeed, whatever is reserved and used meanwhile. False: host out of memory.
  * Kept right before that add, or where it is not wanted any more. */

@@ -52,9 +52,8 @@ enum { WR_BINS_PER_ROW = 32, WR_BIN_ROWS = 28, WR_BINS = WR_BIN_ROWS * WR_BINS_P
 
 static inline uint32_t wr_size_bin(uint32_t units)
 {
-    if (units < WR_BINS_PER_ROW) return units;
-    uint32_t log2 = 31u - (uint32_t)__builtin_clz(units);
-    return (log2 - 4) * WR_BINS_PER_ROW + ((units >> (log2 - 5)) & (WR_BINS_PER_ROW - 1));
+    uint32_t shift = 31u - (uint32_t)__builtin_clz(units | WR_BINS_PER_ROW) - 5; /* 2^5 is WR_BINS_PER_ROW */
+    return shift * WR_BINS_PER_ROW + (units >> shift);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #define WR_STREAM_H
 
 #include "fence.h"
+#include "index.h"
 #include "range.h"
 
 /* One declared use of a block by another stream: over when fence has passed stamp. */
@@ -27,8 +28,9 @@ struct wr_pending {
 /* The front cache: freed blocks of one exact size, last in first out. Real programs use 9 to 93 sizes, and
  * half to nearly all of their allocations hit one that was freed before. */
 struct wr_front {
-    uint32_t units;
-    uint32_t first; /* node, chained by bin_next; 0: none, and the entry is free for another size */
+    uint32_t units; /* of the size whose entry it is; 0: of none yet */
+    uint32_t first; /* node, chained by bin_next; 0: none */
+    bool repeats;   /* the size was asked for twice with no other of the entry in between */
 };
 
 enum { WR_FRONTS = 256 };
@@ -38,8 +40,6 @@ struct wr_heap_counts {
     uint64_t live_blocks, pending_blocks;
     uint64_t allocs, slow_allocs, frees, touches;
 };
-
-enum { WR_CACHE_LINE = 64 };
 
 /* What a warm call touches stands together, from the latch to the front cache. */
 struct wr_heap {
@@ -54,7 +54,7 @@ struct wr_heap {
     uint64_t last_stamp;                                 /* the latest given to a free piece */
     uint64_t unfenced_units, unfenced_frees, tick_units; /* see wr_stream_wants_tick */
     struct wr_heap_counts counts;
-    struct wr_table blocks; /* start unit -> node of a block that is live or in the front cache */
+    struct wr_index blocks; /* start unit -> node of a block that is live or in the front cache */
     struct wr_front fronts[WR_FRONTS];
     uint64_t front_used[WR_FRONTS / 64]; /* bit i: fronts[i] may hold a block */
     struct wr_range range[WR_KINDS];

@@ -14,7 +14,7 @@ LAYERS = [
     "alloc/weir.h alloc/base",
     "alloc/device alloc/edges alloc/device_cuda alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
     " alloc/sim_memory alloc/sim_oracle alloc/sim_doze",
-    "alloc/size alloc/range alloc/table alloc/spans",
+    "alloc/size alloc/range alloc/table alloc/index alloc/spans",
     "alloc/captures alloc/fence alloc/pages alloc/segments",
     "alloc/stream alloc/pinned",
     "alloc/pool alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record",

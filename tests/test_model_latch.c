@@ -14,7 +14,7 @@ enum mutant {
     GIVE_NEVER_WAKES,       /* wake_slow is left out */
     WAITER_LEAVES_ONE,      /* take_slow exchanges 1 and not 2: a second sleeper is forgotten */
     WAIT_DOES_NOT_COMPARE,  /* as futex would without its expected value */
-    GIVE_LOOKS_THEN_STORES, /* two steps in place of the exchange */
+    NAP_HAS_NO_END,         /* as futex would without its timeout */
     TAKE_LOOKS_THEN_STORES, /* two steps in place of the compare-exchange */
     MUTANTS
 };
@@ -24,6 +24,7 @@ struct latch {
     uint8_t
         spurious; /* wake-ups without a reason that are still to come: one, or no sleeper were ever stuck */
     uint8_t pc[THREADS], seen[THREADS], rounds[THREADS];
+    uint8_t overslept[THREADS]; /* asleep as a give overwrote a 2 that it had not seen: the clock wakes it */
 };
 
 static void start(void *state, int mutant)
@@ -79,8 +80,10 @@ static bool wait(struct latch *l, unsigned t)
 
 static bool wake_spuriously(struct latch *l, unsigned t)
 {
-    if (l->spurious == 0) return false;
-    l->spurious--;
+    bool by_clock = l->overslept[t] && l->mutant != NAP_HAS_NO_END;
+    if (l->spurious == 0 && !by_clock) return false;
+    l->spurious -= !by_clock;
+    l->overslept[t] = 0;
     l->pc[t] = EXCHANGE;
     return true;
 }
@@ -92,24 +95,19 @@ static bool give(struct latch *l, unsigned t)
         l->word = 1;
         return true;
     }
-    if (l->mutant == GIVE_LOOKS_THEN_STORES) {
-        l->seen[t] = l->word;
-        l->pc[t] = GIVE_LATE;
-        return true;
-    }
-    bool sleepers = l->word == 2;
-    l->word = 0;
-    if (!sleepers || l->mutant == GIVE_NEVER_WAKES) return leave(l, t);
-    l->pc[t] = WAKE;
+    l->seen[t] = l->word;
+    l->pc[t] = GIVE_LATE;
     return true;
 }
 
 static bool give_late(struct latch *l, unsigned t)
 {
     bool sleepers = l->seen[t] == 2;
+    for (unsigned i = 0; i < THREADS && !sleepers && l->word == 2; i++)
+        l->overslept[i] |= l->pc[i] == WAIT || l->pc[i] == ASLEEP;
     l->seen[t] = 0;
     l->word = 0;
-    if (!sleepers) return leave(l, t);
+    if (!sleepers || l->mutant == GIVE_NEVER_WAKES) return leave(l, t);
     l->pc[t] = WAKE;
     return true;
 }
@@ -122,6 +120,7 @@ static bool wake(struct latch *l, unsigned t, unsigned which)
         asleep += l->pc[i] == ASLEEP;
     if (asleep == 0) return which == 0 && leave(l, t);
     if (which >= THREADS || l->pc[which] != ASLEEP) return false;
+    l->overslept[which] = 0;
     l->pc[which] = EXCHANGE;
     return leave(l, t);
 }

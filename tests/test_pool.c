@@ -27,6 +27,7 @@ static int tear_down(void **state)
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t align, size_t n);
 static _Atomic unsigned long n_mallocs;
 
 void *__wrap_malloc(size_t n)
@@ -45,6 +46,12 @@ void *__wrap_realloc(void *p, size_t n)
 {
     atomic_fetch_add(&n_mallocs, 1);
     return __real_realloc(p, n);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t n)
+{
+    atomic_fetch_add(&n_mallocs, 1);
+    return __real_aligned_alloc(align, n);
 }
 
 /* ---- promises ---------------------------------------------------------------------------------------- */

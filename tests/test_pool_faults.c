@@ -39,6 +39,15 @@ static void reuse_on_another_stream(struct wr_world *w)
     use_if_given(w, X_BYTES, wr_world_stream(w));
 }
 
+/* A block goes to the front cache where its size repeats. */
+static void reuse_of_the_front_cache(struct wr_world *w)
+{
+    weir_stream home = wr_world_stream(w);
+    wr_world_free(w, wr_world_alloc(w, X_BYTES, home), home);
+    free_under_own_write(w, home);
+    use_if_given(w, X_BYTES, wr_world_stream(w));
+}
+
 /* The tick of `home` has its number and is not recorded yet, while another stream asks. */
 static struct wr_world *world_of_hook;
 static weir_stream stream_of_hook;
@@ -389,7 +398,7 @@ static const scenario scenarios[WR_FAULT_COUNT] = {
     [WR_FAULT_GIVE_BACK_UNPASSED] = reuse_on_another_stream,
     [WR_FAULT_TRIM_UNPASSED] = trim_under_a_write,
     [WR_FAULT_SPLIT_DROPS_STAMP] = reuse_of_what_a_split_left,
-    [WR_FAULT_FLUSH_DROPS_STAMP] = reuse_on_another_stream,
+    [WR_FAULT_FLUSH_DROPS_STAMP] = reuse_of_the_front_cache,
     [WR_FAULT_EXCHANGE_DROPS_STAMP] = reuse_of_exchanged_pages,
     [WR_FAULT_SETTLE_DROPS_STAMP] = reuse_under_home_after_a_passed_use,
     [WR_FAULT_TOUCH_STAMPS_EARLY] = reuse_under_a_declared_use,

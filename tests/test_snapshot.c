@@ -105,6 +105,7 @@ static void test_a_snapshot_has_every_byte_in_one_place(void **state)
 {
     (void)state;
     weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    wr_world_free(&world, wr_world_alloc(&world, 1000, a), a); /* a size that repeats is cached */
     weir_dptr live = wr_world_alloc(&world, 3 * WR_MIB, a), cached = wr_world_alloc(&world, 1000, a);
     weir_dptr pending = wr_world_alloc(&world, 700000, a), other = wr_world_alloc(&world, 5 * WR_MIB, b);
     struct wr_sim_gate *gate = wr_world_stall(&world, b);
