@@ -416,9 +416,9 @@ weir_status wr_fence_retire(struct wr_fence *f)
     return WEIR_OK;
 }
 
-bool wr_fence_is_of(const struct wr_fence *f, weir_stream handle)
+bool wr_fence_is_own_slow(const struct wr_fence *f)
 {
-    return f->stream == handle && (f->owner == NULL || f->owner == this_thread());
+    return f->owner == this_thread();
 }
 
 bool wr_fence_orphan_if(struct wr_fence *f, weir_stream handle)

@@ -106,7 +106,11 @@ weir_status wr_fence_wait_on(struct wr_fence *f, uint64_t stamp, weir_stream wai
 
 /* Is it the fence of this handle, as the calling thread means it? (A handle may be another stream's by now.)
  */
-bool wr_fence_is_of(const struct wr_fence *f, weir_stream handle);
+bool wr_fence_is_own_slow(const struct wr_fence *f);
+static inline bool wr_fence_is_of(const struct wr_fence *f, weir_stream handle)
+{
+    return f->stream == handle && (WR_LIKELY(f->owner == NULL) || wr_fence_is_own_slow(f));
+}
 
 /* Does the stream capture a graph? Asks the driver. False where this thread can't name it, or none any more. */
 bool wr_fence_captures(struct wr_fence *f);

@@ -2,7 +2,8 @@
  *
  * DESIGN. A thread finds a heap by the stream's id, which the driver never gives twice, while a handle can
  * come back as another stream: so the id is read at every call (two lock-free reads of the driver, 24 ns
- * each), and the heap found by it is remembered per thread.
+ * each), and the heap found by it is remembered per thread. A pool whose user announces what happens to its
+ * streams (WEIR_STREAMS_ANNOUNCED) needs no such reads: there the handle is as good, while no graph is kept.
  *
  * Heaps are never freed, only reused: a thread late with a pointer finds a struct that says, under its lock,
  * that it serves another stream or none. A heap ends when its stream is retired, its memory is back and its
@@ -128,12 +129,7 @@ weir_status wr_heaps_identify(weir_pool *p, weir_stream s, struct wr_stream_info
     return st;
 }
 
-struct last_heap {
-    uint64_t pool_uid, id;
-    struct wr_heap *heap;
-};
-
-static _Thread_local struct last_heap last; /* the heap that this thread used last */
+_Thread_local struct wr_last_heap wr_last_heap;
 
 static weir_status open_heap_slow(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out);
 
@@ -157,37 +153,50 @@ struct wr_heap *wr_heaps_find_handle(weir_pool *p, weir_stream s)
     return NULL;
 }
 
-static weir_status find_or_open(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out)
-{
-    if (WR_LIKELY(last.id == id && last.pool_uid == p->uid)) {
-        *out = last.heap;
-        return WEIR_OK;
-    }
-    *out = wr_heaps_find(p, id);
-    weir_status st = *out == NULL ? open_heap_slow(p, s, id, out) : WEIR_OK;
-    if (st == WEIR_OK) last = (struct last_heap){.pool_uid = p->uid, .id = id, .heap = *out};
-    return st;
-}
-
-weir_status wr_heaps_lock(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out)
+weir_status wr_heaps_lock_id_slow(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out)
 {
     for (;;) {
-        weir_status st = find_or_open(p, s, id, out);
+        struct wr_heap *h = wr_heaps_find(p, id);
+        weir_status st = h == NULL ? open_heap_slow(p, s, id, &h) : WEIR_OK;
         if (st != WEIR_OK) return st;
-        wr_latch_take(&(*out)->lock);
-        if (WR_LIKELY(wr_heaps_serves(*out, p, id))) return WEIR_OK;
-        wr_latch_give(&(*out)->lock);
-        last = (struct last_heap){0};
+        wr_latch_take(&h->lock);
+        if (WR_LIKELY(wr_heaps_serves(h, p, id))) {
+            wr_last_heap = (struct wr_last_heap){
+                .pool_uid = p->uid, .id = id, .stream = s, .heap = h, .index = h->index};
+            *out = h;
+            return WEIR_OK;
+        }
+        wr_latch_give(&h->lock);
     }
+}
+
+weir_status wr_heaps_lock(weir_pool *p, weir_stream s, struct wr_heap **out)
+{
+    struct wr_last_heap *last = &wr_last_heap;
+    if (last->stream == s && last->pool_uid == p->uid && wr_heaps_trusts(p, s)) {
+        wr_latch_take(&last->heap->lock);
+        *out = last->heap;
+        if (WR_LIKELY(wr_heaps_serves(last->heap, p, last->id))) return WEIR_OK;
+        wr_latch_give(&last->heap->lock);
+    }
+    struct wr_stream_info info;
+    weir_status st = wr_heaps_identify(p, s, &info);
+    if (WR_UNLIKELY(st != WEIR_OK)) return st;
+    if (WR_UNLIKELY(info.capturing)) return WEIR_CAPTURING;
+    if (WR_LIKELY(last->id == info.id && last->pool_uid == p->uid)) {
+        wr_latch_take(&last->heap->lock);
+        *out = last->heap;
+        if (WR_LIKELY(wr_heaps_serves(last->heap, p, info.id))) return WEIR_OK;
+        wr_latch_give(&last->heap->lock);
+    }
+    return wr_heaps_lock_id_slow(p, s, info.id, out);
 }
 
 weir_status wr_heaps_pin_stream(weir_pool *p, weir_stream s, struct wr_heap **out)
 {
-    struct wr_stream_info info;
     struct wr_heap *h;
-    weir_status st = wr_heaps_identify(p, s, &info);
-    if (st == WEIR_OK && info.capturing) st = wr_fail(WEIR_CAPTURING, "the stream captures a graph");
-    if (st == WEIR_OK) st = wr_heaps_lock(p, s, info.id, &h);
+    weir_status st = wr_heaps_lock(p, s, &h);
+    if (st == WEIR_CAPTURING) return wr_fail(st, "the stream captures a graph");
     if (st != WEIR_OK) return st;
     h->users++;
     wr_latch_give(&h->lock);

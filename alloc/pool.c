@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * DESIGN. A pool is a set of heaps, one per stream (heaps.c), over one page pool (pages.c). A block is found
- * by its address: page -> owner tag -> heap -> table of live blocks. The tag is read without a lock; for a
+ * by its address: page -> owner tag -> heap -> index of live blocks. The tag is read without a lock; for a
  * page with a live block it can't change, and for any other the heap's table has the last word.
  *
  * A pool's shell is never freed: a closed handle still says CLOSED. A pool ends when it is closed, no heap
@@ -29,8 +29,8 @@ weir_status wr_pool_refuse(weir_pool *p)
 }
 
 /* ---- HOT PATH ---------------------------------------------------------------------------------------- */
-/* Budget, warm, single thread: alloc two driver reads (24 ns each), free none; each one uncontended latch,
- * and what stream.c says. */
+/* Budget, warm, single thread: alloc two driver reads (24 ns each), none where streams are announced; free
+ * none; each one uncontended latch, and what stream.c says. */
 
 struct located;
 static weir_status alloc_slow(
@@ -51,14 +51,10 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
         *out = 0;
         return WEIR_OK;
     }
-    struct wr_stream_info info;
-    weir_status st = wr_heaps_identify(p, s, &info);
-    if (WR_UNLIKELY(st != WEIR_OK)) return st;
-    if (WR_UNLIKELY(info.capturing))
-        return wr_capture_alloc(p, units, s, terms != NULL ? terms : &p->terms, out);
-
     struct wr_heap *h;
-    st = wr_heaps_lock(p, s, info.id, &h);
+    weir_status st = wr_heaps_lock(p, s, &h);
+    if (WR_UNLIKELY(st == WEIR_CAPTURING))
+        return wr_capture_alloc(p, units, s, terms != NULL ? terms : &p->terms, out);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
     if (terms != NULL && terms->reuse == WEIR_REUSE_OWNER) wr_policy_own(p, h);
     /* Looked at again under the lock: a pool that is closing visits every heap under its lock afterwards. */
@@ -82,35 +78,57 @@ weir_status wr_pool_alloc(weir_pool *p, size_t bytes, weir_stream s, weir_dptr *
     return alloc_by(p, bytes, s, NULL, out);
 }
 
-/* What the address of a live block says: its first unit, its heap and kind. */
+/* What the address of a live block says: its first unit, its heap (by index) and kind. */
 struct located {
-    uint32_t unit;
+    uint32_t unit, index;
     enum wr_kind kind;
-    struct wr_heap *home;
 };
 
-static weir_status locate(weir_pool *p, weir_dptr block, struct located *out)
+static __attribute__((noinline)) weir_status refuse_address_slow(weir_dptr block)
+{
+    return wr_fail(
+        WEIR_INVALID_POINTER, "no live block of this pool starts at %#llx", (unsigned long long)block);
+}
+
+static inline weir_status locate(weir_pool *p, weir_dptr block, struct located *out)
 {
     uint64_t offset = block - p->pages.base; /* wraps for what lies below: then it is too great */
     uint64_t page = offset >> WR_PAGE_LOG2;
     if (WR_UNLIKELY(page >= p->pages.n_pages || offset % WR_UNIT_BYTES != 0))
-        return wr_fail(WEIR_INVALID_POINTER, "%#llx is not an address that this pool gave out",
-            (unsigned long long)block);
+        return refuse_address_slow(block);
     uint32_t tag = atomic_load_explicit(&p->pages.owner[page], memory_order_acquire);
-    struct wr_heap *home = tag != 0 ? wr_heaps_at(p, (tag >> 1) - 1) : NULL;
-    if (WR_UNLIKELY(home == NULL))
-        return wr_fail(WEIR_INVALID_POINTER, "no live block starts at %#llx", (unsigned long long)block);
-    *out = (struct located){.unit = (uint32_t)(offset >> WR_UNIT_LOG2), .kind = tag & 1, .home = home};
+    if (WR_UNLIKELY(tag == 0)) return refuse_address_slow(block);
+    *out = (struct located){
+        .unit = (uint32_t)(offset >> WR_UNIT_LOG2), .index = (tag >> 1) - 1, .kind = tag & 1};
     return WEIR_OK;
 }
 
-/* Takes home's lock; INVALID_POINTER where the struct serves another pool by now. */
-static weir_status lock_home(weir_pool *p, struct wr_heap *home)
+/* SLOW: by the directory. INVALID_POINTER where the heap has ended. */
+static __attribute__((noinline)) weir_status lock_home_slow(
+    weir_pool *p, const struct located *at, struct wr_heap **out)
 {
-    wr_latch_take(&home->lock);
-    if (WR_LIKELY(home->pool == p)) return WEIR_OK;
-    wr_latch_give(&home->lock);
+    struct wr_heap *home = wr_heaps_at(p, at->index);
+    if (home != NULL) {
+        wr_latch_take(&home->lock);
+        *out = home;
+        if (home->pool == p && home->index == at->index) return WEIR_OK;
+        wr_latch_give(&home->lock);
+    }
     return wr_fail(WEIR_INVALID_POINTER, "no live block starts there");
+}
+
+/* Takes home's lock. It is most often the heap that this thread used last; that struct may serve another stream
+ * by now. */
+static inline weir_status lock_home(weir_pool *p, const struct located *at, struct wr_heap **out)
+{
+    const struct wr_last_heap *last = &wr_last_heap;
+    if (WR_UNLIKELY(last->index != at->index || last->pool_uid != p->uid)) return lock_home_slow(p, at, out);
+    struct wr_heap *home = last->heap;
+    wr_latch_take(&home->lock);
+    *out = home;
+    if (WR_LIKELY(home->pool == p && home->index == at->index)) return WEIR_OK;
+    wr_latch_give(&home->lock);
+    return lock_home_slow(p, at, out);
 }
 
 /* Freed at home? The handle is enough to tell: where it has come back as another stream's, no stream can use
@@ -127,19 +145,20 @@ weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
     if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) >= WR_POOL_CLOSED))
         return wr_pool_refuse(p);
     struct located at = {0};
+    struct wr_heap *home;
     weir_status st = locate(p, block, &at);
-    if (WR_LIKELY(st == WEIR_OK)) st = lock_home(p, at.home);
+    if (WR_LIKELY(st == WEIR_OK)) st = lock_home(p, &at, &home);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
-    bool at_home = is_home(at.home, s), tick = false;
+    bool at_home = is_home(home, s), tick = false;
     if (WR_LIKELY(at_home)) {
-        st = wr_stream_free(at.home, at.kind, at.unit, &at.home->fence);
-        tick = wr_stream_wants_tick(at.home);
-        at.home->users += tick;
+        st = wr_stream_free(home, at.kind, at.unit, &home->fence);
+        tick = wr_stream_wants_tick(home);
+        home->users += tick;
     }
-    wr_latch_give(&at.home->lock);
+    wr_latch_give(&home->lock);
 
     if (WR_UNLIKELY(!at_home)) st = free_elsewhere_slow(p, &at, s);
-    if (WR_UNLIKELY(tick)) tick_by_weight(p, at.home);
+    if (WR_UNLIKELY(tick)) tick_by_weight(p, home);
     /* Read after the free: a close that came too early to see it set the state before it looked. */
     bool closing = atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_CLOSING;
     if (WR_UNLIKELY(closing && st == WEIR_OK)) wr_pool_close(p);
@@ -227,15 +246,15 @@ static weir_status pin_stream_captured_or_not(weir_pool *p, weir_stream s, struc
 /* SLOW: freed by another stream than the block's home. */
 static weir_status free_elsewhere_slow(weir_pool *p, const struct located *at, weir_stream s)
 {
-    struct wr_heap *by = NULL;
+    struct wr_heap *by = NULL, *home;
     weir_status st = pin_stream_captured_or_not(p, s, &by);
     if (st != WEIR_OK) return st;
     bool tick = false;
-    st = lock_home(p, at->home);
+    st = lock_home(p, at, &home);
     if (st == WEIR_OK) {
-        st = wr_stream_free(at->home, at->kind, at->unit, &by->fence);
-        tick = wr_stream_wants_tick(at->home);
-        wr_latch_give(&at->home->lock);
+        st = wr_stream_free(home, at->kind, at->unit, &by->fence);
+        tick = wr_stream_wants_tick(home);
+        wr_latch_give(&home->lock);
     }
     if (tick)
         tick_by_weight(p, by);
@@ -268,11 +287,12 @@ weir_status wr_pool_mark(weir_pool *p, weir_stream s, struct wr_mark *out)
 weir_status wr_pool_use(weir_pool *p, weir_dptr block, struct wr_mark m)
 {
     struct located at = {0};
+    struct wr_heap *home;
     weir_status st = locate(p, block, &at);
-    if (st == WEIR_OK) st = lock_home(p, at.home);
+    if (st == WEIR_OK) st = lock_home(p, &at, &home);
     if (st != WEIR_OK) return st;
-    st = wr_stream_use(at.home, at.unit, at.kind, m.fence, m.number - WR_FAULT(TOUCH_STAMPS_EARLY));
-    wr_latch_give(&at.home->lock);
+    st = wr_stream_use(home, at.unit, at.kind, m.fence, m.number - WR_FAULT(TOUCH_STAMPS_EARLY));
+    wr_latch_give(&home->lock);
     return st;
 }
 
@@ -342,12 +362,13 @@ weir_status wr_pool_peer_enable(weir_pool *p, int ordinal)
 static weir_status export_inside(weir_pool *p, weir_dptr block, size_t from, weir_exported *out)
 {
     struct located at = {0};
+    struct wr_heap *home;
     struct wr_exported part;
     weir_status st = locate(p, block, &at);
-    if (st == WEIR_OK) st = lock_home(p, at.home);
+    if (st == WEIR_OK) st = lock_home(p, &at, &home);
     if (st != WEIR_OK) return st;
-    uint64_t bytes = wr_size_bytes(wr_stream_live_units(at.home, at.kind, at.unit));
-    wr_latch_give(&at.home->lock);
+    uint64_t bytes = wr_size_bytes(wr_stream_live_units(home, at.kind, at.unit));
+    wr_latch_give(&home->lock);
     if (bytes == 0) return wr_fail(WEIR_INVALID_POINTER, "no live block starts at this address");
     if (from >= bytes)
         return wr_fail(WEIR_INVALID_ARGUMENT, "byte %zu of a block of %llu", from, (unsigned long long)bytes);
@@ -542,6 +563,8 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
     struct wr_terms terms = {.align = 1, .reuse = WEIR_REUSE_COMPLETED};
     weir_status st = wr_edges_check_device(d);
     if (st == WEIR_OK) st = read_options(d, o, &limit, &grow);
+    if (st == WEIR_OK && (unsigned)o->streams > WEIR_STREAMS_ANNOUNCED)
+        st = wr_fail(WEIR_INVALID_ARGUMENT, "no way %d to know streams by", (int)o->streams);
     if (st == WEIR_OK) st = read_reuse(o->reuse, o->deadline_ns, &terms);
     if (st != WEIR_OK) return st;
     weir_pool *p = calloc(1, sizeof *p);
@@ -553,6 +576,7 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
         return st;
     }
     p->terms = terms;
+    p->announced = o->streams == WEIR_STREAMS_ANNOUNCED;
     p->soft_pages = p->pages.limit_pages;
     if (o->soft_limit_bytes != 0)
         p->soft_pages = (uint32_t)wr_min(p->soft_pages, o->soft_limit_bytes >> WR_PAGE_LOG2);

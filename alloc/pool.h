@@ -42,6 +42,7 @@ struct weir_pool {
     _Atomic uint64_t served[WR_RUNGS]; /* allocs, by the rung that served them */
     uint64_t
         uid; /* never used again: what a thread remembers of a pool gone by can't be taken for this one's */
+    bool announced;        /* see WEIR_STREAMS_ANNOUNCED */
     struct wr_terms terms; /* of a plain alloc */
     uint32_t soft_pages;   /* growth above them comes after eviction; limit_pages where there are none */
     weir_evict evict;
@@ -110,8 +111,26 @@ static inline bool wr_heaps_serves(const struct wr_heap *h, const weir_pool *p, 
     return h->id == id && h->pool == p && !h->retired;
 }
 
-/* Finds the stream's heap, or makes it, and takes its lock. */
-weir_status wr_heaps_lock(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out);
+/* The heap that the calling thread used last. */
+struct wr_last_heap {
+    uint64_t pool_uid, id;
+    weir_stream stream;
+    struct wr_heap *heap;
+    uint32_t index;
+};
+extern _Thread_local struct wr_last_heap wr_last_heap;
+
+/* May a handle be taken for its stream? Default streams' handles mean another stream in another context or
+ * thread. */
+static inline bool wr_heaps_trusts(const weir_pool *p, weir_stream s)
+{
+    return p->announced && (uintptr_t)s > 2 &&
+           atomic_load_explicit((_Atomic uint32_t *)&p->n_captures, memory_order_relaxed) == 0;
+}
+
+/* Finds the stream's heap, or makes it, and takes its lock. CAPTURING, without a text: it captures a graph. */
+weir_status wr_heaps_lock(weir_pool *p, weir_stream s, struct wr_heap **out);
+weir_status wr_heaps_lock_id_slow(weir_pool *p, weir_stream s, uint64_t id, struct wr_heap **out);
 
 struct wr_heap *wr_heaps_find(
     weir_pool *p, uint64_t id); /* NULL: none; may have ended by the time it is locked */

@@ -118,6 +118,14 @@ typedef enum weir_reuse {
     WEIR_REUSE_HOST_WAIT
 } weir_reuse;
 
+/* How a pool knows streams. CHECKED: by asking the driver at each alloc for the stream's id and whether it
+ * captures, since a handle can come back as another stream (two reads, 24 ns each on an H200). ANNOUNCED: the
+ * caller promises to call weir_stream_retire before it destroys a stream, and weir_graph_id on a stream that begins
+ * to capture before the next call with that stream; then a thread's call for the stream that it used last asks
+ * nothing. Default streams are asked about in either way, and so are all while the memory of a graph is kept. A
+ * promise broken is memory reused early. */
+typedef enum weir_streams { WEIR_STREAMS_CHECKED, WEIR_STREAMS_ANNOUNCED } weir_streams;
+
 typedef struct weir_pool_options {
     size_t struct_size;
     int device;              /* ordinal, as CUDA counts them */
@@ -132,6 +140,7 @@ typedef struct weir_pool_options {
     void *evict_context;
     weir_reuse reuse;    /* of plain allocs */
     int64_t deadline_ns; /* of HOST_WAIT, from the call's start; -1: none. HOST_WAIT without one is invalid */
+    weir_streams streams;
 } weir_pool_options;
 
 /* Opens a pool on a device. Reserves address space, no memory. A real device is never replaced by a simulated
