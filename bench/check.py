@@ -21,9 +21,9 @@ def read_targets():
             yield figure, relation, float(bound)
 
 
-def read_results():
+def read_results(folder):
     results = []
-    for file in sorted((BENCH / "results").glob("*.jsonl")):
+    for file in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             try:
                 results.append(json.loads(line))
@@ -50,11 +50,11 @@ def value_text(result):
 
 
 def peers_of(mine, results):
-    """By name, the latest result of each other subject for this figure on the same device."""
-    names = sorted({r["subject"] for r in results} - {"weir"})
-    same = [r for r in results if r["device"] == mine["device"]]
-    found = [latest([r for r in same if r["subject"] == name]) for name in names]
-    return ", ".join(f"{r['subject']} {value_text(r)}" for r in found if r)
+    """The results of the other subjects for this figure, of the same run; of before runs had names, the latest on the
+    same device."""
+    same = [r for r in results if r.get("run") == mine.get("run") and ("run" in mine or r["device"] == mine["device"])]
+    names = dict.fromkeys(r["subject"] for r in same if r["subject"] != "weir")
+    return [latest([r for r in same if r["subject"] == name]) for name in names]
 
 
 def row_of(figure, relation, bound, results):
@@ -66,11 +66,12 @@ def row_of(figure, relation, bound, results):
     verdict = "met" if RELATIONS[relation](mine["value"], bound) else "missed"
     verdict = stand_in(mine) or verdict
     where = f"{mine['device']}, {mine['date']}, {mine['commit']}"
-    return [figure, target, value_text(mine), verdict, peers_of(mine, results), where]
+    peers = ", ".join(f"{r['subject']} {value_text(r)}" for r in peers_of(mine, results))
+    return [figure, target, value_text(mine), verdict, peers, where]
 
 
 def main():
-    results = read_results()
+    results = read_results(BENCH / "results")
     rows = [["figure", "target", "latest", "verdict", "peers", "where"]]
     rows += [row_of(*target, results) for target in read_targets()]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -79,4 +80,5 @@ def main():
     return any(row[3] == "missed" for row in rows)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -85,10 +85,25 @@ static void note_command(struct wr_harness *h, int argc, char **argv)
     }
 }
 
+static void print_date(char *out, size_t size)
+{
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(out, size, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+}
+
+static void name_run(struct wr_harness *h)
+{
+    char date[32];
+    print_date(date, sizeof date);
+    snprintf(h->run, sizeof h->run, "%s-%ld", date, (long)getpid());
+}
+
 void wr_harness_parse(struct wr_harness *h, const char *bench, const char *about, int argc, char **argv,
     const struct wr_harness_option *options, size_t n_options)
 {
     *h = (struct wr_harness){.bench = bench};
+    name_run(h);
     struct wr_harness_option all[32] = {
         {"--device", WR_OPTION_TEXT, &h->device_kind, "cuda or sim; cuda where there is one, else sim"},
         {"--profile", WR_OPTION_TEXT, &h->profile,
@@ -264,12 +279,10 @@ void wr_harness_result(
     FILE *f = fopen(h->results, "a");
     if (!f) wr_harness_end(h, WR_HARNESS_FAILED, "%s: %s", h->results, strerror(errno));
     char date[32], commit[64];
-    time_t now = time(NULL);
-    struct tm utc;
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    print_date(date, sizeof date);
     read_commit(commit, sizeof commit);
     const char *fields[][2] = {{"unit", unit}, {"device", h->label}, {"driver", h->driver}, {"date", date},
-        {"commit", commit}, {"command", h->command}};
+        {"commit", commit}, {"command", h->command}, {"run", h->run}};
     fputc('{', f);
     print_json_text(f, "figure", figure);
     fputs(", ", f);

@@ -23,6 +23,7 @@ struct wr_harness_option {
 struct wr_harness {
     const char *bench;
     char command[1024];
+    char run[48]; /* names this run in results: when it began, and the process */
     /* options of every bench */
     const char *device_kind; /* "cuda", "sim", NULL: cuda if there is one, else sim */
     const char *profile;     /* NULL: the bench's own choice */
