@@ -161,6 +161,22 @@ static void add_to(struct totals *sum, struct ratios r)
     sum->n++;
 }
 
+/* "torch_bcrafton" of torch_bcrafton.csv.gz. */
+static void name_trace(char *out, size_t size, const char *file)
+{
+    snprintf(out, size, "%.*s", (int)(strstr(file, ".csv") - file), file);
+}
+
+static void report_trace(struct bench *b, const struct subject *s, const char *trace, struct ratios r)
+{
+    char figure[300];
+    printf(" %.4f | %.4f |", r.min_limit, r.peak);
+    snprintf(figure, sizeof figure, "memory.min_limit:%s", trace);
+    wr_harness_result(&b->h, figure, s->name, r.min_limit, "");
+    snprintf(figure, sizeof figure, "memory.peak_ratio:%s", trace);
+    wr_harness_result(&b->h, figure, s->name, r.peak, "");
+}
+
 static void report(struct bench *b, const struct subject *s, const struct totals *sum)
 {
     double min_limit = exp(sum->log_min_limit / sum->n), peak = exp(sum->log_peak / sum->n);
@@ -226,17 +242,18 @@ int main(int argc, char **argv)
     printf("| trace | max load, MB | weir limit | weir peak | BFC limit | BFC growing "
            "|\n|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < b.n_names; i++) {
-        char path[4096];
+        char path[4096], name[256];
         struct wr_trace t;
         snprintf(path, sizeof path, "%s/%s", b.traces, b.names[i]);
         const char *wrong = wr_trace_read(path, &t);
         if (wrong != NULL) wr_harness_end(&b.h, WR_HARNESS_BAD_INPUT, "%s: %s", path, wrong);
         wr_harness_progress(&b.h, b.names[i], i, b.n_names);
-        printf("| %.*s | %.1f |", (int)strcspn(b.names[i], "."), b.names[i], (double)t.max_load / 1e6);
+        name_trace(name, sizeof name, b.names[i]);
+        printf("| %s | %.1f |", name, (double)t.max_load / 1e6);
         for (size_t s = 0; s < n_subjects; s++) {
             struct ratios r = measure(&b, &subjects[s], &t);
             add_to(&totals[s], r);
-            printf(" %.4f | %.4f |", r.min_limit, r.peak);
+            report_trace(&b, &subjects[s], name, r);
         }
         printf("%s\n", b.has_bfc ? "" : " - | - |");
         fflush(stdout);
