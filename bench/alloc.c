@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What alloc and free cost, beside peers that do the same in the same run: tsl::BFCAllocator where
- * bench/peers.sh has built it, and on a GPU the driver's stream-ordered allocator. Without a GPU weir runs over a
+ * bench/peers.sh has built it, and on a GPU the driver's stream-ordered allocator; bench/peers.py adds those that
+ * Python packages bring (peer.h). Without a GPU weir runs over a
  * device that does nothing (null_device.c), so that what is timed is weir itself; BFC hands out mere addresses on
  * either machine.
  */
 #include "load.h"
 #include "null_device.h"
+#include "peer.h"
 
 #include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_SUBJECTS = 3, SMALL_BYTES = 512, MIX_BYTES = 16 << 20, CROWD_BYTES = 32 << 10 };
+enum { MOST_SUBJECTS = 8, SMALL_BYTES = 512, MIX_BYTES = 16 << 20, CROWD_BYTES = 32 << 10 };
 
 struct bench {
     struct wr_harness h;
@@ -31,6 +33,15 @@ static void print_figure(
     wr_harness_result(&b->h, figure, s->name, value, unit);
 }
 
+/* The turn of another subject. */
+static const struct wr_subject *enter(struct bench *b, unsigned i)
+{
+    const struct wr_subject *s = &b->subjects[i];
+    if (!wr_subject_enter(s, s->streams[0]))
+        wr_harness_end(&b->h, WR_HARNESS_FAILED, "%s: no turn for this thread", s->name);
+    return s;
+}
+
 /* BFC's time over weir's. */
 static void print_ratio(struct bench *b, const char *figure, const double *ns)
 {
@@ -45,11 +56,12 @@ static void measure_pairs(struct bench *b)
     static const size_t sizes[] = {SMALL_BYTES, 64 << 10, 4 << 20};
     double ns[MOST_SUBJECTS] = {0};
     for (unsigned i = 0; i < b->n_subjects; i++) {
+        const struct wr_subject *s = enter(b, i);
         for (size_t k = 0; k < WR_ARRAY_LEN(sizes); k++) {
-            double one = wr_load_pair_ns(&b->h, &b->subjects[i], sizes[k]);
+            double one = wr_load_pair_ns(&b->h, s, sizes[k]);
             ns[i] = one > ns[i] ? one : ns[i];
         }
-        print_figure(b, &b->subjects[i], "alloc.pair_ns", ns[i], "ns");
+        print_figure(b, s, "alloc.pair_ns", ns[i], "ns");
     }
     print_ratio(b, "alloc.pair_vs_bfc", ns);
 }
@@ -58,11 +70,12 @@ static void measure_mix(struct bench *b)
 {
     double ns[MOST_SUBJECTS] = {0};
     for (unsigned i = 0; i < b->n_subjects; i++) {
+        const struct wr_subject *s = enter(b, i);
         struct wr_mix m;
-        wr_mix_open(&b->h, &m, &b->subjects[i], 512, SMALL_BYTES, MIX_BYTES);
+        wr_mix_open(&b->h, &m, s, 512, SMALL_BYTES, MIX_BYTES);
         ns[i] = wr_mix_op_ns(&b->h, &m);
         wr_mix_close(&b->h, &m);
-        print_figure(b, &b->subjects[i], "alloc.mix_op_ns", ns[i], "ns");
+        print_figure(b, s, "alloc.mix_op_ns", ns[i], "ns");
     }
     print_ratio(b, "alloc.mix_vs_bfc", ns);
 }
@@ -70,9 +83,10 @@ static void measure_mix(struct bench *b)
 static void measure_threads(struct bench *b)
 {
     for (unsigned i = 0; i < b->n_subjects; i++) {
-        const struct wr_subject *s = &b->subjects[i];
+        const struct wr_subject *s = enter(b, i);
         double alone = wr_load_pair_threads_ns(&b->h, s, 1, false);
         double many = wr_load_pair_threads_ns(&b->h, s, WR_SUBJECT_STREAMS, false);
+        print_figure(b, s, "alloc.pair_16t_ns", many, "ns");
         print_figure(b, s, "alloc.pair_16t_ratio", many / alone, "");
         print_figure(b, s, "alloc.pair_shared_8t_ns", wr_load_pair_threads_ns(&b->h, s, 8, true), "ns");
         print_figure(b, s, "alloc.cross_thread_pair_ns", wr_load_cross_thread_ns(&b->h, s), "ns");
@@ -98,7 +112,7 @@ static double measure_crowd(struct bench *b, const struct wr_subject *s, size_t 
 static void measure_crowds(struct bench *b)
 {
     for (unsigned i = 0; i < b->n_subjects; i++) {
-        const struct wr_subject *s = &b->subjects[i];
+        const struct wr_subject *s = enter(b, i);
         double few = measure_crowd(b, s, 1000);
         if (s->most_live < 1000000) continue;
         measure_crowd(b, s, 100000);
@@ -161,7 +175,7 @@ static void open_device(struct bench *b)
     wr_harness_describe_cpu(&b->h);
 }
 
-static void open_bench(struct bench *b, int argc, char **argv)
+static void open_bench(struct bench *b, int argc, char **argv, const struct wr_peer *peers, unsigned n_peers)
 {
     wr_harness_parse(
         &b->h, "alloc", "times alloc and free beside BFC and the driver's allocator", argc, argv, NULL, 0);
@@ -173,6 +187,8 @@ static void open_bench(struct bench *b, int argc, char **argv)
     wr_subject_weir(&b->subjects[b->n_subjects++], b->pool, b->streams);
     if (wr_subject_bfc(&b->subjects[b->n_subjects])) b->n_subjects++;
     if (b->device != &b->null) wr_subject_driver(&b->subjects[b->n_subjects++], &b->h, b->device, b->streams);
+    for (unsigned i = 0; i < n_peers && b->n_subjects < MOST_SUBJECTS; i++)
+        wr_subject_peer(&b->subjects[b->n_subjects++], &peers[i], b->streams);
 }
 
 static unsigned close_bench(struct bench *b)
@@ -185,10 +201,10 @@ static unsigned close_bench(struct bench *b)
     return wr_harness_close(&b->h);
 }
 
-int main(int argc, char **argv)
+int wr_alloc_run(int argc, char **argv, const struct wr_peer *peers, unsigned n_peers)
 {
     static struct bench b;
-    open_bench(&b, argc, argv);
+    open_bench(&b, argc, argv, peers, n_peers);
     printf("Device: %s; driver %s; medians\n\n| figure | subject | value |\n|---|---|---|\n", b.h.label,
         b.h.driver);
     measure_pairs(&b);
@@ -198,4 +214,9 @@ int main(int argc, char **argv)
     measure_crowds(&b);
     measure_driver_calls(&b);
     return close_bench(&b) ? WR_HARNESS_FAILED : 0;
+}
+
+int main(int argc, char **argv)
+{
+    return wr_alloc_run(argc, argv, NULL, 0);
 }

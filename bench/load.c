@@ -55,8 +55,7 @@ static void *run_member(void *arg)
     struct member *m = arg;
     const struct wr_subject *s = m->team->subject;
     weir_stream stream = s->streams[m->team->one_stream ? 0 : m->index];
-    if (s->enter_thread) s->enter_thread(s);
-    bool ok = run_pairs(s, 64 << 10, stream, 100);
+    bool ok = wr_subject_enter(s, stream) && run_pairs(s, 64 << 10, stream, 100);
     pthread_barrier_wait(&m->team->barrier);
     uint64_t start = wr_device_wall_ns();
     ok &= run_pairs(s, 64 << 10, stream, PAIRS);
@@ -112,7 +111,7 @@ static void *consume(void *arg)
 {
     struct ring *r = arg;
     const struct wr_subject *s = r->subject;
-    if (s->enter_thread) s->enter_thread(s);
+    if (!wr_subject_enter(s, s->streams[0])) atomic_store(&r->failed, true);
     for (unsigned i = 0; i < PAIRS; i++) {
         while (atomic_load_explicit(&r->written, memory_order_acquire) == i)
             sched_yield();

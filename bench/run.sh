@@ -5,7 +5,7 @@
 # the simulated device. It says which.
 #
 #   bash bench/run.sh [OPTIONS OF overlap]   for example --file F, or --device sim --profile gtx1080-pcie3x2
-#   bash bench/run.sh --all [OPTIONS]        every bench; appends what they measured to bench/results/<bench>.jsonl
+#   bash bench/run.sh --all [OPTIONS]        every bench; appends what they measured to bench/results/<bench>.jsonl.
 #                                            $WEIR_TRACES names a folder of traces for replay; bench/peers.sh fetches BFC
 #   bash bench/run.sh --check                each target of bench/targets.tsv beside its latest value and peers
 set -euo pipefail
@@ -27,7 +27,11 @@ if [ "${1:-}" = --all ]; then
     shift
     for bench in "${benches[@]}"; do
         printf '\n## %s\n\n' "$bench"
-        "build/release/bench/$bench" --results "bench/results/$bench.jsonl" "$@"
+        case $bench in
+            alloc | replay) run=(python3 bench/peers.py "$bench") ;; # with the peers that Python packages bring
+            *) run=("build/release/bench/$bench") ;;
+        esac
+        "${run[@]}" --results "bench/results/$bench.jsonl" "$@"
     done
 else
     exec build/release/bench/overlap "$@"

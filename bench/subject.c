@@ -16,12 +16,8 @@ static bool free_weir(const struct wr_subject *s, uint64_t block, weir_stream st
 
 void wr_subject_weir(struct wr_subject *out, weir_pool *pool, const weir_stream *streams)
 {
-    *out = (struct wr_subject){.name = "weir",
-        .most_threads = WR_SUBJECT_STREAMS,
-        .most_live = 1000000,
-        .pool = pool,
-        .alloc = alloc_weir,
-        .free = free_weir};
+    *out = (struct wr_subject){
+        .name = "weir", .most_live = 1000000, .pool = pool, .alloc = alloc_weir, .free = free_weir};
     memcpy(out->streams, streams, sizeof out->streams);
 }
 
@@ -40,11 +36,7 @@ static bool free_bfc(const struct wr_subject *s, uint64_t block, weir_stream str
 
 bool wr_subject_bfc(struct wr_subject *out)
 {
-    *out = (struct wr_subject){.name = "BFC",
-        .most_threads = WR_SUBJECT_STREAMS,
-        .most_live = 1000000,
-        .alloc = alloc_bfc,
-        .free = free_bfc};
+    *out = (struct wr_subject){.name = "BFC", .most_live = 1000000, .alloc = alloc_bfc, .free = free_bfc};
     if (!wr_bfc_find(&out->bfc)) return false;
     out->pool = out->bfc.open((size_t)128 << 30, 0);
     return out->pool != NULL;
@@ -61,16 +53,16 @@ static bool free_driver(const struct wr_subject *s, uint64_t block, weir_stream 
     return s->driver.cuMemFreeAsync(block, stream) == CUDA_SUCCESS;
 }
 
-static void enter_driver(const struct wr_subject *s)
+static bool enter_driver(const struct wr_subject *s, weir_stream stream)
 {
-    s->driver.cuCtxSetCurrent(s->driver.context);
+    (void)stream;
+    return s->driver.cuCtxSetCurrent(s->driver.context) == CUDA_SUCCESS;
 }
 
 void wr_subject_driver(
     struct wr_subject *out, const struct wr_harness *h, struct wr_device *d, const weir_stream *streams)
 {
     *out = (struct wr_subject){.name = "cuMemAllocAsync+cuMemFreeAsync",
-        .most_threads = WR_SUBJECT_STREAMS,
         .most_live = 1000, /* slower by orders of magnitude, which takes minutes to show */
         .alloc = alloc_driver,
         .free = free_driver,
