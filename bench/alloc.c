@@ -51,19 +51,19 @@ static void print_ratio(struct bench *b, const char *figure, const double *ns)
 
 /* ---- figures ----------------------------------------------------------------------------------------- */
 
-static void measure_pairs(struct bench *b)
+static void measure_pairs(struct bench *b, bool in_hole)
 {
     static const size_t sizes[] = {SMALL_BYTES, 64 << 10, 4 << 20};
     double ns[MOST_SUBJECTS] = {0};
     for (unsigned i = 0; i < b->n_subjects; i++) {
         const struct wr_subject *s = enter(b, i);
         for (size_t k = 0; k < WR_ARRAY_LEN(sizes); k++) {
-            double one = wr_load_pair_ns(&b->h, s, sizes[k]);
+            double one = wr_load_pair_ns(&b->h, s, sizes[k], in_hole);
             ns[i] = one > ns[i] ? one : ns[i];
         }
-        print_figure(b, s, "alloc.pair_ns", ns[i], "ns");
+        print_figure(b, s, in_hole ? "alloc.pair_hole_ns" : "alloc.pair_ns", ns[i], "ns");
     }
-    print_ratio(b, "alloc.pair_vs_bfc", ns);
+    print_ratio(b, in_hole ? "alloc.pair_hole_vs_bfc" : "alloc.pair_vs_bfc", ns);
 }
 
 static void measure_mix(struct bench *b)
@@ -207,7 +207,8 @@ int wr_alloc_run(int argc, char **argv, const struct wr_peer *peers, unsigned n_
     open_bench(&b, argc, argv, peers, n_peers);
     printf("Device: %s; driver %s; medians\n\n| figure | subject | value |\n|---|---|---|\n", b.h.label,
         b.h.driver);
-    measure_pairs(&b);
+    measure_pairs(&b, false);
+    measure_pairs(&b, true);
     measure_mix(&b);
     measure_threads(&b);
     measure_metadata(&b);

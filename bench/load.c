@@ -21,9 +21,13 @@ static bool run_pairs(const struct wr_subject *s, size_t bytes, weir_stream stre
     return true;
 }
 
-double wr_load_pair_ns(const struct wr_harness *h, const struct wr_subject *s, size_t bytes)
+double wr_load_pair_ns(const struct wr_harness *h, const struct wr_subject *s, size_t bytes, bool in_hole)
 {
     double ns[REPEATS];
+    uint64_t row[3] = {0}; /* neighbours, as those who place blocks in order lay them out */
+    for (unsigned i = 0; i < 3 && in_hole; i++)
+        must(h, (row[i] = s->alloc(s, bytes, s->streams[0])) != 0, s);
+    must(h, !in_hole || s->free(s, row[1], s->streams[0]), s);
     must(h, run_pairs(s, bytes, s->streams[0], PAIRS), s);
     for (unsigned i = 0; i < REPEATS; i++) {
         uint64_t start = wr_device_wall_ns();
@@ -31,6 +35,8 @@ double wr_load_pair_ns(const struct wr_harness *h, const struct wr_subject *s, s
         ns[i] = (double)(wr_device_wall_ns() - start) / PAIRS;
         must(h, ok, s);
     }
+    for (unsigned i = 0; i < 3 && in_hole; i += 2)
+        must(h, s->free(s, row[i], s->streams[0]), s);
     return wr_harness_median(ns, REPEATS);
 }
 

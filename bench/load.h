@@ -8,8 +8,9 @@
 
 #include "subject.h"
 
-/* A warm alloc and free of `bytes`. */
-double wr_load_pair_ns(const struct wr_harness *h, const struct wr_subject *s, size_t bytes);
+/* A warm alloc and free of `bytes`: of an empty pool, so that an allocator that merges what is free at once
+ * cuts the block off and joins it again each time; or in a hole of just that size between live blocks. */
+double wr_load_pair_ns(const struct wr_harness *h, const struct wr_subject *s, size_t bytes, bool in_hole);
 
 /* The same by `n` threads at once, each on its own stream or all on one; the wall time of one thread's pair. */
 double wr_load_pair_threads_ns(
