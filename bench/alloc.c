@@ -19,7 +19,7 @@ enum { MOST_SUBJECTS = 8, SMALL_BYTES = 512, MIX_BYTES = 16 << 20, CROWD_BYTES =
 struct bench {
     struct wr_harness h;
     struct wr_device null, *device;
-    weir_pool *pool;
+    weir_pool *pool, *checked; /* one knows its streams by announcement, one by asking: see weir_streams */
     weir_stream streams[WR_SUBJECT_STREAMS];
     struct wr_subject subjects[MOST_SUBJECTS];
     unsigned n_subjects;
@@ -45,7 +45,7 @@ static const struct wr_subject *enter(struct bench *b, unsigned i)
 /* BFC's time over weir's. */
 static void print_ratio(struct bench *b, const char *figure, const double *ns)
 {
-    for (unsigned i = 1; i < b->n_subjects; i++)
+    for (unsigned i = 0; i < b->n_subjects; i++)
         if (b->subjects[i].bfc.open != NULL) print_figure(b, &b->subjects[0], figure, ns[i] / ns[0], "");
 }
 
@@ -181,10 +181,14 @@ static void open_bench(struct bench *b, int argc, char **argv, const struct wr_p
         &b->h, "alloc", "times alloc and free beside BFC and the driver's allocator", argc, argv, NULL, 0);
     open_device(b);
     weir_pool_options o = {.struct_size = sizeof o};
-    wr_harness_must(&b->h, wr_pool_open(b->device, &o, &b->pool), "opening the pool");
+    wr_harness_must(&b->h, wr_pool_open(b->device, &o, &b->checked), "opening a pool");
+    o.streams = WEIR_STREAMS_ANNOUNCED;
+    wr_harness_must(&b->h, wr_pool_open(b->device, &o, &b->pool), "opening a pool");
     for (unsigned i = 0; i < WR_SUBJECT_STREAMS; i++)
         wr_harness_must(&b->h, b->device->ops->stream_create(b->device, &b->streams[i]), "creating a stream");
     wr_subject_weir(&b->subjects[b->n_subjects++], b->pool, b->streams);
+    wr_subject_weir(&b->subjects[b->n_subjects++], b->checked, b->streams);
+    b->subjects[1].name = "weir, asking for streams";
     if (wr_subject_bfc(&b->subjects[b->n_subjects])) b->n_subjects++;
     if (b->device != &b->null) wr_subject_driver(&b->subjects[b->n_subjects++], &b->h, b->device, b->streams);
     for (unsigned i = 0; i < n_peers && b->n_subjects < MOST_SUBJECTS; i++)
@@ -195,9 +199,11 @@ static unsigned close_bench(struct bench *b)
 {
     for (unsigned i = 0; i < WR_SUBJECT_STREAMS; i++) {
         wr_harness_must(&b->h, weir_stream_retire(b->pool, b->streams[i]), "retiring a stream");
+        wr_harness_must(&b->h, weir_stream_retire(b->checked, b->streams[i]), "retiring a stream");
         wr_harness_must(&b->h, b->device->ops->stream_destroy(b->device, b->streams[i]), "destroying it");
     }
     wr_harness_close_pool(&b->h, b->pool);
+    wr_harness_close_pool(&b->h, b->checked);
     return wr_harness_close(&b->h);
 }
 
