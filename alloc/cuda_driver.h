@@ -35,6 +35,7 @@
     X(cuCtxPopCurrent)                                                                                       \
     X(cuCtxGetDevice)                                                                                        \
     X(cuCtxRecordEvent)                                                                                      \
+    X(cuCtxEnablePeerAccess)                                                                                 \
     X(cuThreadExchangeStreamCaptureMode)                                                                     \
     X(cuMemAddressReserve)                                                                                   \
     X(cuMemAddressFree)                                                                                      \
@@ -46,6 +47,8 @@
     X(cuMemUnmap)                                                                                            \
     X(cuMemExportToShareableHandle)                                                                          \
     X(cuMemGetInfo)                                                                                          \
+    X(cuMemAlloc)                                                                                            \
+    X(cuMemFree)                                                                                             \
     X(cuMemHostRegister)                                                                                     \
     X(cuMemHostUnregister)                                                                                   \
     X(cuPointerGetAttributes)                                                                                \

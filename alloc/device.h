@@ -6,9 +6,9 @@
  * CONTRACT
  *   Context    An op makes the device's primary context current for its own length and restores the caller's.
  *   Threads    Any op from any thread. No lock of weir is held by the caller (asserted in debug builds).
- *   Waiting    Ops return without waiting for queued work: destroying a busy stream or event, too. Two wait,
- *              and the library calls neither while work runs: stream_sync and host_unregister, which are for
- *              tests, benches and a simulated device's end.
+ *   Waiting    Ops return without waiting for queued work: destroying a busy stream or event, too. Three wait:
+ *              stream_sync and host_unregister, which are for tests, benches and a simulated device's end; and
+ *              plain_free, for all work of the device, which only the close of a PLAIN pool calls.
  *   Ordering   Work on one stream runs in order. A copy reads its source when it runs, not when it is queued.
  *   Fences     event_query says done only when the work recorded before has completed; an event that was never
  *              recorded reads as done, as in CUDA (cuEventQuery). Callers keep track, the fillings don't.
@@ -72,6 +72,11 @@ struct wr_launch {
      * memory begins. DRIVER_ERROR: this machine has none. */      \
     X(mem_export, (struct wr_device * d, wr_memory m, int *fd))                                                    \
     X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                                 \
+    /* Plain memory: at an address of the driver's choice, a multiple of 256. Read-write for work of d, and of  \
+     * devices with plain_access: to all of the owner's, made before or after. OUT_OF_MEMORY when full. */  \
+    X(plain_alloc, (struct wr_device * d, size_t bytes, uint64_t * out))                                           \
+    X(plain_free, (struct wr_device * d, uint64_t address))                                                        \
+    X(plain_access, (struct wr_device * d, struct wr_device * owner)) /* for work of d; again is fine */           \
     /* Host memory, page-locked for every device of the process. */                                                \
     X(host_register, (struct wr_device * d, void *host, size_t bytes))                                             \
     X(host_unregister, (struct wr_device * d, void *host))                                                         \
@@ -123,7 +128,7 @@ struct wr_device {
     char name[128];     /* "NVIDIA H200", "sim:h200-pcie5" */
     int driver_version; /* as cuDriverGetVersion counts; 0 where simulated */
     size_t total_bytes;
-    size_t granularity; /* of virtual memory; 2 MiB on every GPU seen */
+    size_t granularity; /* of virtual memory; 2 MiB on every GPU seen. 0: the device has none */
     unsigned copy_engines;
     /* The process's pinned arena over this device; pinned.c owns it. It outlives pools: see there. */
     _Atomic(void *) pinned;

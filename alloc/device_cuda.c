@@ -179,6 +179,32 @@ static weir_status mem_info(struct wr_device *d, size_t *free_bytes, size_t *tot
     return WEIR_OK;
 }
 
+/* ---- plain memory ------------------------------------------------------------------------------------ */
+
+static weir_status plain_alloc(struct wr_device *d, size_t bytes, uint64_t *out)
+{
+    CUdeviceptr address;
+    weir_status s = CALL(d, cuMemAlloc, &address, bytes);
+    if (s == WEIR_OK) *out = address;
+    return s;
+}
+
+static weir_status plain_free(struct wr_device *d, uint64_t address)
+{
+    return CALL(d, cuMemFree, address);
+}
+
+static CUresult enable_peer(CUcontext owner)
+{
+    CUresult r = wr_cuda.cuCtxEnablePeerAccess(owner, 0);
+    return r == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : r; /* by whomever */
+}
+
+static weir_status plain_access(struct wr_device *d, struct wr_device *owner)
+{
+    return IN_CONTEXT(d, "cuCtxEnablePeerAccess", enable_peer(cuda(owner)->context));
+}
+
 /* ---- host memory ------------------------------------------------------------------------------------- */
 
 static weir_status host_register(struct wr_device *d, void *host, size_t bytes)
@@ -543,9 +569,6 @@ static weir_status describe(struct cuda_device *c)
             wr_cuda.cuDeviceTotalMem(&d->total_bytes, c->device), "cuDeviceTotalMem", d->ordinal);
     if (s != WEIR_OK) return s;
     d->copy_engines = (unsigned)read_attribute(c, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
-    if (!read_attribute(c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
-        return wr_fail(
-            WEIR_DRIVER_ERROR, "device %d (%s) has no virtual memory management", d->ordinal, d->name);
     return WEIR_OK;
 }
 
@@ -562,6 +585,11 @@ static bool can_create(const struct cuda_device *c)
  * what the device's attributes promise, so it is tried. */
 static weir_status choose_memory(struct cuda_device *c)
 {
+    int has_virtual = 0;
+    CUresult r = wr_cuda.cuDeviceGetAttribute(
+        &has_virtual, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, c->device);
+    if (r != CUDA_SUCCESS) return wr_cuda_status(r, "cuDeviceGetAttribute", c->base.ordinal);
+    if (!has_virtual) return WEIR_OK; /* plain memory it has, all the same */
     c->memory = (CUmemAllocationProp){
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = c->device},
@@ -570,7 +598,7 @@ static weir_status choose_memory(struct cuda_device *c)
         c->memory.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (read_attribute(c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
         c->memory.allocFlags.gpuDirectRDMACapable = 1;
-    CUresult r = wr_cuda.cuMemGetAllocationGranularity(
+    r = wr_cuda.cuMemGetAllocationGranularity(
         &c->base.granularity, &c->memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (r != CUDA_SUCCESS) return wr_cuda_status(r, "cuMemGetAllocationGranularity", c->base.ordinal);
     if (!can_create(c)) c->memory.allocFlags.gpuDirectRDMACapable = 0;

@@ -99,6 +99,7 @@ void wr_sim_join_capture(struct wr_device *d, weir_stream s, weir_stream of);
 
 /* Counts since the world began, for tests of "no waits" and of fallbacks. */
 struct wr_sim_counts {
+    /* host_syncs: times the host waited for work, by whatever op */
     uint64_t stream_waits, host_syncs, copies, launches, events_recorded, events_created, registrations;
     uint64_t dead_handle_uses; /* calls that named a destroyed stream or event; each is reported too */
     uint64_t captures_broken;  /* calls that a capture forbids: the real driver would end it with an error */

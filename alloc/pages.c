@@ -23,6 +23,42 @@
 
 enum { ADDRESS_FACTOR = 4 };
 
+/* ---- PLAIN ------------------------------------------------------------------------------------------- */
+
+/* Page numbers are address arithmetic, which plain allocations at addresses of their own would break. So there is
+ * one, of the whole limit, as one segment that is always there: held, so it neither moves nor goes back. The
+ * driver may align it to 256 only: a last page that does not fit any more is lost. */
+
+static void add_slab(struct wr_pages *p)
+{
+    p->n_pages = p->limit_pages =
+        (uint32_t)((p->slab + (uint64_t)p->limit_pages * WR_PAGE_BYTES - p->base) >> WR_PAGE_LOG2);
+    p->segments[0] = (struct wr_segment){
+        .n_pages = p->n_pages, .created = true, .mapped = true, .usable = true, .devices = 1, .holds = 1};
+    p->n_segments = 1;
+    for (uint32_t page = 0; page < p->n_pages; page++)
+        p->segment_of[page] = 1;
+    p->reserved_pages = p->peak_reserved_pages = p->n_pages;
+    wr_range_add(&p->idle, 0, p->n_pages, 0);
+}
+
+static weir_status open_slab(struct wr_pages *p)
+{
+    struct wr_device *d = p->device;
+    p->segments = calloc(1, sizeof *p->segments);
+    if (p->segments == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a segment");
+    p->segments_capacity = 1;
+    weir_status s = d->ops->plain_alloc(d, (size_t)p->limit_pages * WR_PAGE_BYTES, &p->slab);
+    if (s != WEIR_OK) return s;
+    p->base = wr_round_up(p->slab, WR_UNIT_BYTES);
+    if (p->base != p->slab && p->limit_pages == 1) {
+        d->ops->plain_free(d, p->slab);
+        return wr_fail(WEIR_OUT_OF_MEMORY, "the driver's 2 MiB lie so that no page fits into them");
+    }
+    add_slab(p);
+    return WEIR_OK;
+}
+
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 static bool allocate_tables(struct wr_pages *p)
@@ -46,35 +82,54 @@ static void free_tables(struct wr_pages *p)
     wr_lock_fini(&p->lock);
 }
 
-weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limit_bytes, uint64_t grow_bytes)
+static weir_status open_virtual(struct wr_pages *p)
+{
+    struct wr_device *d = p->device;
+    if (d->granularity == 0)
+        return wr_fail(WEIR_DRIVER_ERROR,
+            "device %d (%s) has no virtual memory management: only a PLAIN pool", d->ordinal, d->name);
+    weir_status s = d->ops->va_reserve(d, (uint64_t)p->n_pages * WR_PAGE_BYTES, &p->base);
+    if (s == WEIR_OK) wr_range_add(&p->va, 0, p->n_pages, 0);
+    return s;
+}
+
+weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, const struct wr_pages_plan *plan)
 {
     *p = (struct wr_pages){.device = d,
         .devices = {d},
         .n_devices = 1,
-        .limit_pages = (uint32_t)(limit_bytes >> WR_PAGE_LOG2),
-        .grow_pages = (uint32_t)(wr_round_up(grow_bytes, WR_PAGE_BYTES) >> WR_PAGE_LOG2)};
-    p->n_pages = p->limit_pages * ADDRESS_FACTOR;
+        .limit_pages = (uint32_t)(plan->limit_bytes >> WR_PAGE_LOG2),
+        .grow_pages = (uint32_t)(wr_round_up(plan->grow_bytes, WR_PAGE_BYTES) >> WR_PAGE_LOG2)};
+    p->n_pages = plan->plain ? p->limit_pages : p->limit_pages * ADDRESS_FACTOR;
     wr_lock_init(&p->lock, WR_RANK_POOL);
     wr_range_init(&p->va);
     wr_range_init(&p->idle);
     weir_status s = WEIR_OK;
     if (!allocate_tables(p))
         s = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for the tables of %u pages", p->n_pages);
-    if (s == WEIR_OK) s = d->ops->va_reserve(d, (uint64_t)p->n_pages * WR_PAGE_BYTES, &p->base);
-    if (s == WEIR_OK)
-        wr_range_add(&p->va, 0, p->n_pages, 0);
-    else
-        free_tables(p);
+    if (s == WEIR_OK) s = plan->plain ? open_slab(p) : open_virtual(p);
+    if (s != WEIR_OK) free_tables(p);
     return s;
 }
 
-weir_status wr_pages_close(struct wr_pages *p)
+static weir_status close_slab(struct wr_pages *p)
+{
+    assert(p->idle.free_units == p->n_pages);
+    return p->device->ops->plain_free(p->device, p->slab);
+}
+
+static weir_status close_virtual(struct wr_pages *p)
 {
     wr_pages_trim(p, 0);
     if (p->reserved_pages > 0)
         return wr_fail(WEIR_DRIVER_ERROR, "the driver did not take back %llu bytes",
             (unsigned long long)(p->reserved_pages * WR_PAGE_BYTES));
-    weir_status s = p->device->ops->va_free(p->device, p->base, (uint64_t)p->n_pages * WR_PAGE_BYTES);
+    return p->device->ops->va_free(p->device, p->base, (uint64_t)p->n_pages * WR_PAGE_BYTES);
+}
+
+weir_status wr_pages_close(struct wr_pages *p)
+{
+    weir_status s = p->slab != 0 ? close_slab(p) : close_virtual(p);
     if (s == WEIR_OK) free_tables(p);
     return s;
 }
@@ -248,6 +303,9 @@ weir_status wr_pages_share(struct wr_pages *p, struct wr_device *peer)
 
 weir_status wr_pages_export(struct wr_pages *p, uint32_t unit, struct wr_exported *out)
 {
+    if (p->slab != 0)
+        return wr_fail(
+            WEIR_INVALID_ARGUMENT, "a PLAIN pool's memory has no descriptor: use cuIpcGetMemHandle");
     wr_lock_take(&p->lock);
     uint32_t index = p->segment_of[unit >> WR_UNITS_PER_PAGE_LOG2] - 1;
     struct wr_segment g = p->segments[index];

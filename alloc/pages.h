@@ -23,9 +23,16 @@ struct wr_segment {
 
 enum { WR_PAGES_DEVICES = 32 };
 
+/* What a page pool is to be. */
+struct wr_pages_plan {
+    uint64_t limit_bytes, grow_bytes;
+    bool plain; /* see PLAIN in pages.c */
+};
+
 struct wr_pages {
     struct wr_device *device;
     uint64_t base;
+    uint64_t slab; /* PLAIN: what the driver gave; 0: virtual memory */
     uint32_t n_pages, limit_pages, grow_pages;
     /* Per page: the tag of the heap it is granted to, 0: none. Read without the lock: for a page that holds a
      * live block the tag can't change. */
@@ -42,8 +49,9 @@ struct wr_pages {
     uint64_t moving_pages; /* of segments on their way: they hold addresses twice */
 };
 
-weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, uint64_t limit_bytes, uint64_t grow_bytes);
-/* All pages idle or unmapped. An error leaves what could not be given back; call again. */
+weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, const struct wr_pages_plan *plan);
+/* All pages idle or unmapped. An error leaves what could not be given back; call again. PLAIN: waits for the
+ * device. */
 weir_status wr_pages_close(struct wr_pages *p);
 
 /* All of it went with the device's context: drops the tables, without a driver call. The owners' table stays,

@@ -37,6 +37,7 @@ static weir_status alloc_slow(
     weir_pool *p, struct wr_heap *h, uint32_t units, const struct wr_terms *terms, uint32_t *start);
 static weir_status free_elsewhere_slow(weir_pool *p, const struct located *at, weir_stream s);
 static void tick_by_weight(weir_pool *p, struct wr_heap *h);
+static void finish_closing(weir_pool *p);
 
 /* `terms` NULL: a plain alloc, for which the compiler leaves out all that has to do with terms. */
 static inline __attribute__((always_inline)) weir_status alloc_by(
@@ -161,7 +162,7 @@ weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
     if (WR_UNLIKELY(tick)) tick_by_weight(p, home);
     /* Read after the free: a close that came too early to see it set the state before it looked. */
     bool closing = atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_CLOSING;
-    if (WR_UNLIKELY(closing && st == WEIR_OK)) wr_pool_close(p);
+    if (WR_UNLIKELY(closing && st == WEIR_OK)) finish_closing(p);
     return st;
 }
 
@@ -462,7 +463,7 @@ uint64_t wr_pool_trim_others(weir_pool *p, uint64_t bytes)
         gone += wr_ladder_trim(other, reserved - wr_min(reserved, bytes - gone));
         wr_pool_leave(other);
         if (atomic_load(&other->state) == WR_POOL_CLOSING)
-            wr_pool_close(other); /* it may have been the last */
+            finish_closing(other); /* it may have been the last */
     }
     return gone;
 }
@@ -482,7 +483,7 @@ void wr_pool_unhold(weir_pool *p)
     wr_lock_take(&p->lock);
     p->holds--;
     wr_lock_give(&p->lock);
-    if (atomic_load(&p->state) == WR_POOL_CLOSING) wr_pool_close(p);
+    if (atomic_load(&p->state) == WR_POOL_CLOSING) finish_closing(p);
 }
 
 struct wr_device *wr_pool_device(weir_pool *p)
@@ -494,23 +495,34 @@ struct wr_pinned *wr_pool_pinned(weir_pool *p)
     return p->pinned;
 }
 
-static weir_status read_options(
-    struct wr_device *d, const weir_pool_options *o, uint64_t *limit, uint64_t *grow)
+static weir_status read_backing(const weir_pool_options *o)
+{
+    if ((unsigned)o->backing > WEIR_BACKING_PLAIN)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "no backing %d", (int)o->backing);
+    if (o->backing == WEIR_BACKING_VIRTUAL) return WEIR_OK;
+    if (o->limit_bytes == 0 && o->limit_fraction == 0)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a PLAIN pool takes all of its limit at once: name one");
+    if (o->grow_bytes != 0 || o->soft_limit_bytes != 0)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a PLAIN pool never grows: no grow_bytes, no soft_limit_bytes");
+    return WEIR_OK;
+}
+
+static weir_status read_sizes(struct wr_device *d, const weir_pool_options *o, struct wr_pages_plan *out)
 {
     if (!(o->limit_fraction >= 0 && o->limit_fraction <= 1))
         return wr_fail(WEIR_INVALID_ARGUMENT, "limit_fraction %g is not between 0 and 1", o->limit_fraction);
     const uint64_t addressable = (uint64_t)512 << 30; /* times ADDRESS_FACTOR: what 32-bit units reach */
-    *limit = o->limit_bytes != 0 ? o->limit_bytes : d->total_bytes;
-    if (o->limit_fraction > 0)
-        *limit = wr_min(*limit, (uint64_t)((double)d->total_bytes * o->limit_fraction));
-    *limit = wr_min(wr_round_down(*limit, WR_PAGE_BYTES), addressable - WR_PAGE_BYTES);
+    uint64_t limit = o->limit_bytes != 0 ? o->limit_bytes : d->total_bytes;
+    if (o->limit_fraction > 0) limit = wr_min(limit, (uint64_t)((double)d->total_bytes * o->limit_fraction));
+    limit = wr_min(wr_round_down(limit, WR_PAGE_BYTES), addressable - WR_PAGE_BYTES);
     /* A segment goes back whole: near a small limit large ones would be what doesn't fit. */
-    uint64_t step = wr_max(2 * WR_MIB, wr_min(32 * WR_MIB, wr_round_down(*limit / 2048, WR_PAGE_BYTES)));
-    *grow = o->grow_bytes != 0 ? o->grow_bytes : step;
-    if (*limit == 0)
+    uint64_t step = wr_max(2 * WR_MIB, wr_min(32 * WR_MIB, wr_round_down(limit / 2048, WR_PAGE_BYTES)));
+    if (limit == 0)
         return wr_fail(WEIR_INVALID_ARGUMENT, "a limit of %zu bytes, %g of the device, is below 2 MiB",
             o->limit_bytes, o->limit_fraction);
-    *grow = wr_min(*grow, *limit);
+    *out = (struct wr_pages_plan){.limit_bytes = limit,
+        .grow_bytes = wr_min(o->grow_bytes != 0 ? o->grow_bytes : step, limit),
+        .plain = o->backing == WEIR_BACKING_PLAIN};
     return WEIR_OK;
 }
 
@@ -559,10 +571,11 @@ void wr_pool_end_thread(void)
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
 {
     wr_record_open();
-    uint64_t limit = 0, grow = 0;
+    struct wr_pages_plan plan = {0};
     struct wr_terms terms = {.align = 1, .reuse = WEIR_REUSE_COMPLETED};
     weir_status st = wr_edges_check_device(d);
-    if (st == WEIR_OK) st = read_options(d, o, &limit, &grow);
+    if (st == WEIR_OK) st = read_backing(o);
+    if (st == WEIR_OK) st = read_sizes(d, o, &plan);
     if (st == WEIR_OK && (unsigned)o->streams > WEIR_STREAMS_ANNOUNCED)
         st = wr_fail(WEIR_INVALID_ARGUMENT, "no way %d to know streams by", (int)o->streams);
     if (st == WEIR_OK) st = read_reuse(o->reuse, o->deadline_ns, &terms);
@@ -570,7 +583,7 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
     weir_pool *p = calloc(1, sizeof *p);
     if (p == NULL) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a pool");
     st = wr_pinned_get(d, &p->pinned);
-    if (st == WEIR_OK) st = wr_pages_open(&p->pages, d, limit, grow);
+    if (st == WEIR_OK) st = wr_pages_open(&p->pages, d, &plan);
     if (st != WEIR_OK) {
         free(p);
         return st;
@@ -695,4 +708,10 @@ weir_status wr_pool_close(weir_pool *p)
     }
     if (st == WEIR_NOT_YET) wr_fail(st, "closed; live or pending blocks still hold memory");
     return st;
+}
+
+/* For a call that was none: giving PLAIN memory back waits, so that is left to who asks for it. */
+static void finish_closing(weir_pool *p)
+{
+    if (p->pages.slab == 0) wr_pool_close(p);
 }

@@ -202,6 +202,7 @@ static void swap_places(struct wr_segment *g)
 
 static weir_status permit(struct wr_pages *p, struct wr_device *d, uint32_t first, uint32_t n)
 {
+    if (p->slab != 0) return d->ops->plain_access(d, p->device);
     return d->ops->mem_access(d, page_address(p, first), (size_t)n * WR_PAGE_BYTES);
 }
 

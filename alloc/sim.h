@@ -77,6 +77,7 @@ struct sim_range {
     uint64_t start, bytes;
     uint64_t memory;     /* mapping: its handle */
     uint32_t accessible; /* mapping: bit n: from device n */
+    bool plain;          /* mapping: made by plain_alloc, with a reservation of its own */
     const struct sim_device *owner;
 };
 
@@ -171,6 +172,7 @@ struct sim_device {
     int file;              /* its physical memory: a sparse memfd */
     uint64_t file_end;
     size_t used_bytes;
+    uint32_t plain_peers; /* bit n: device n has access to all of its plain memory */
 };
 
 /* A thread known to doze. See sim_doze.c. */
@@ -253,6 +255,7 @@ weir_status wr_sim_stream_refuse_captured(const struct sim_device *d, const char
 struct sim_mark *wr_sim_stream_mark(
     struct sim_stream *s);                     /* a mark behind all that is queued; one reference */
 void wr_sim_stream_sync(struct sim_stream *s); /* the host waits for all that is queued */
+void wr_sim_device_sync(struct sim_device *d); /* and for that of all streams of the device */
 void wr_sim_mark_drop(struct sim_mark *m);
 void wr_sim_stream_end(struct wr_sim *w); /* drops all, without running what is queued */
 

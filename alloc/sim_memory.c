@@ -5,7 +5,7 @@
  * A device address is an address of this process: reserving maps nothing readable, without a claim on memory.
  * Physical memory is a range of one sparse file per device; mapping it shares that range at the address. So
  * bytes survive being unmapped here and mapped elsewhere, and kernels in C read device addresses as they
- * stand. Releasing punches a hole. Host memory is itself; being registered is a note.
+ * stand. Plain memory is a reservation with one mapping, made and unmade at once. Releasing punches a hole. Host memory is itself; being registered is a note.
  *
  * Before an op moves bytes it asks here whether they are reached: what is not mapped is reported, never
  * touched. Under ThreadSanitizer a process has 1.5 TiB for all reservations together; a larger one is
@@ -196,25 +196,33 @@ void wr_sim_memory_close(struct sim_device *d)
     d->file = -1;
 }
 
+static weir_status check_free(struct sim_device *d, const char *op, size_t bytes)
+{
+    size_t free_bytes = d->base.total_bytes - d->used_bytes;
+    if (bytes <= free_bytes) return WEIR_OK;
+    return wr_fail(WEIR_OUT_OF_MEMORY, "%s: %zu bytes asked, %zu of %zu free", op, bytes, free_bytes,
+        d->base.total_bytes);
+}
+
+static wr_memory create_memory(struct sim_device *d, size_t bytes)
+{
+    struct wr_sim *w = d->world;
+    struct sim_memory *m = wr_sim_alloc(NULL, sizeof *m);
+    *m = (struct sim_memory){.device = d, .offset = d->file_end, .bytes = bytes};
+    d->file_end += bytes;
+    d->used_bytes += bytes;
+    w->memories = wr_sim_grow(w->memories, w->n_memories, &w->memories_capacity, sizeof(void *));
+    w->memories[w->n_memories++] = m;
+    return w->n_memories;
+}
+
 weir_status wr_sim_op_mem_create(struct wr_device *d, size_t bytes, wr_memory *out)
 {
     weir_status s = wr_sim_enter(d, "mem_create");
     if (s != WEIR_OK) return s;
-    struct sim_device *device = sim_device_of(d);
-    struct wr_sim *w = device->world;
     s = check_aligned("mem_create", 0, bytes);
-    if (s == WEIR_OK && bytes > d->total_bytes - device->used_bytes)
-        s = wr_fail(WEIR_OUT_OF_MEMORY, "mem_create: %zu bytes asked, %zu of %zu free", bytes,
-            d->total_bytes - device->used_bytes, d->total_bytes);
-    if (s == WEIR_OK) {
-        struct sim_memory *m = wr_sim_alloc(NULL, sizeof *m);
-        *m = (struct sim_memory){.device = device, .offset = device->file_end, .bytes = bytes};
-        device->file_end += bytes;
-        device->used_bytes += bytes;
-        w->memories = wr_sim_grow(w->memories, w->n_memories, &w->memories_capacity, sizeof(void *));
-        w->memories[w->n_memories++] = m;
-        *out = w->n_memories;
-    }
+    if (s == WEIR_OK) s = check_free(sim_device_of(d), "mem_create", bytes);
+    if (s == WEIR_OK) *out = create_memory(sim_device_of(d), bytes);
     return wr_sim_leave(d, s);
 }
 
@@ -304,6 +312,15 @@ static weir_status check_map(struct wr_sim *w, uint64_t va, size_t bytes, const 
     return WEIR_OK;
 }
 
+/* The memory's bytes at an address of a reservation. */
+static weir_status map_pages(const struct sim_memory *m, uint64_t va)
+{
+    void *at = mmap((void *)(uintptr_t)va, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+        m->device->file, (off_t)m->offset);
+    if (at != MAP_FAILED) return WEIR_OK;
+    return wr_fail(WEIR_DRIVER_ERROR, "the system refused to map simulated memory: %s", strerror(errno));
+}
+
 weir_status wr_sim_op_mem_map(struct wr_device *d, uint64_t va, size_t bytes, wr_memory handle)
 {
     weir_status s = wr_sim_enter(d, "mem_map");
@@ -311,9 +328,7 @@ weir_status wr_sim_op_mem_map(struct wr_device *d, uint64_t va, size_t bytes, wr
     struct wr_sim *w = sim_device_of(d)->world;
     struct sim_memory *m = find_memory(w, handle);
     s = check_map(w, va, bytes, m);
-    if (s == WEIR_OK && mmap((void *)(uintptr_t)va, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                            m->device->file, (off_t)m->offset) == MAP_FAILED)
-        s = wr_fail(WEIR_DRIVER_ERROR, "mem_map: the system refused a mapping: %s", strerror(errno));
+    if (s == WEIR_OK) s = map_pages(m, va);
     if (s == WEIR_OK) {
         struct sim_range r = {.start = va, .bytes = bytes, .memory = handle, .owner = sim_device_of(d)};
         insert_range(&w->mappings, r);
@@ -384,6 +399,104 @@ weir_status wr_sim_op_mem_unmap(struct wr_device *d, uint64_t va, size_t bytes)
         forget_mappings(w, from, to);
     }
     return wr_sim_leave(d, s);
+}
+
+/* ---- plain memory ------------------------------------------------------------------------------------ */
+
+/* No better aligned than the driver promises (A02): callers must not take more for granted. */
+enum { PLAIN_OFFSET = 256 };
+
+static size_t plain_bytes(size_t bytes)
+{
+    return wr_round_up(bytes + PLAIN_OFFSET, GRANULARITY);
+}
+
+static weir_status map_plain(struct sim_device *d, size_t bytes, uint64_t *out)
+{
+    struct wr_sim *w = d->world;
+    size_t whole = plain_bytes(bytes);
+    void *space = reserve_space(whole);
+    if (!space) return wr_fail(WEIR_OUT_OF_MEMORY, "plain_alloc: no %zu bytes of address space", whole);
+    uint64_t va = (uintptr_t)space;
+    wr_memory handle = create_memory(d, whole);
+    struct sim_memory *m = w->memories[handle - 1];
+    weir_status s = map_pages(m, va);
+    m->released = true; /* it goes with its only mapping */
+    if (s != WEIR_OK) {
+        drop_memory_if_unused(w, handle);
+        munmap(space, whole);
+        return s;
+    }
+    m->n_mapped = 1;
+    insert_range(&w->reservations, (struct sim_range){.start = va, .bytes = whole, .owner = d});
+    struct sim_range mapping = {.start = va + PLAIN_OFFSET,
+        .bytes = bytes,
+        .memory = handle,
+        .owner = d,
+        .plain = true,
+        .accessible = d->plain_peers | 1u << d->base.ordinal};
+    insert_range(&w->mappings, mapping);
+    *out = mapping.start;
+    return WEIR_OK;
+}
+
+weir_status wr_sim_op_plain_alloc(struct wr_device *d, size_t bytes, uint64_t *out)
+{
+    weir_status s = wr_sim_enter(d, "plain_alloc");
+    if (s != WEIR_OK) return s;
+    if (bytes == 0) s = wr_fail(WEIR_INVALID_ARGUMENT, "plain_alloc: 0 bytes");
+    if (s == WEIR_OK) s = check_free(sim_device_of(d), "plain_alloc", plain_bytes(bytes));
+    if (s == WEIR_OK) s = map_plain(sim_device_of(d), bytes, out);
+    return wr_sim_leave(d, s);
+}
+
+static size_t find_plain(struct wr_sim *w, const struct sim_device *d, uint64_t address)
+{
+    size_t at = find_start(&w->mappings, address);
+    bool is_plain = at < w->mappings.n && w->mappings.items[at].plain && w->mappings.items[at].owner == d;
+    return is_plain ? at : w->mappings.n;
+}
+
+static weir_status unmap_plain(struct wr_sim *w, struct sim_range r)
+{
+    uint64_t va = r.start - PLAIN_OFFSET;
+    wr_sim_engine_keep_off(w, r.start, r.bytes);
+    size_t at = find_start(&w->mappings, r.start), reserved = find_start(&w->reservations, va);
+    if (at == w->mappings.n) return wr_fail(WEIR_INVALID_ARGUMENT, "plain_free: freed twice at once");
+    wr_sim_oracle_end_bytes(w, r.start, r.bytes, "frees");
+    munmap((void *)(uintptr_t)va, w->reservations.items[reserved].bytes);
+    remove_ranges(&w->reservations, reserved, reserved + 1);
+    forget_mappings(w, at, at + 1);
+    return WEIR_OK;
+}
+
+weir_status wr_sim_op_plain_free(struct wr_device *d, uint64_t address)
+{
+    weir_status s = wr_sim_enter(d, "plain_free");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    size_t at = find_plain(w, sim_device_of(d), address);
+    if (at == w->mappings.n) s = wr_fail(WEIR_INVALID_ARGUMENT, "plain_free: not the start of plain memory");
+    if (s == WEIR_OK) s = wr_sim_stream_refuse_captured(sim_device_of(d), "plain_free");
+    if (s == WEIR_OK) {
+        struct sim_range r = w->mappings.items[at];
+        wr_sim_device_sync(sim_device_of(d)); /* gives up the mutex, as the next step does */
+        s = unmap_plain(w, r);
+    }
+    return wr_sim_leave(d, s);
+}
+
+weir_status wr_sim_op_plain_access(struct wr_device *d, struct wr_device *owner)
+{
+    weir_status s = wr_sim_enter(d, "plain_access");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_device *of = sim_device_of(owner);
+    of->plain_peers |= 1u << d->ordinal;
+    for (size_t i = 0; i < w->mappings.n; i++)
+        if (w->mappings.items[i].plain && w->mappings.items[i].owner == of)
+            w->mappings.items[i].accessible |= of->plain_peers;
+    return wr_sim_leave(d, WEIR_OK);
 }
 
 /* ---- host memory ------------------------------------------------------------------------------------- */

@@ -374,6 +374,15 @@ void wr_sim_stream_sync(struct sim_stream *s)
     wr_sim_mark_drop(m);
 }
 
+void wr_sim_device_sync(struct sim_device *d)
+{
+    struct sim_mark *m = mark_device(d);
+    d->world->counts.host_syncs++;
+    wr_sim_engine_wait(d->world, m);
+    wr_sim_oracle_seen(d->world, m);
+    wr_sim_mark_drop(m);
+}
+
 void wr_sim_set_capturing(struct wr_device *d, weir_stream handle, bool on)
 {
     struct wr_sim *w = sim_device_of(d)->world;

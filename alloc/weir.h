@@ -9,8 +9,8 @@
  *   Options    Structs start with struct_size = sizeof(the struct); zero in any other field means its default.
  *   Threads    Every call may be made from any thread at any time, unless it says otherwise.
  *   Waiting    No call here waits for the GPU, and none makes a stream wait, but an alloc that was told to by
- *              DEVICE_WAIT or HOST_WAIT (weir_reuse). No lock of weir is held during a
- *              driver call. The caller's current CUDA context is the same after each call, errors included.
+ *              DEVICE_WAIT or HOST_WAIT (weir_reuse), and the close of a PLAIN pool (weir_backing). No lock of
+ *              weir is held during a driver call. The caller's current CUDA context is the same after each call, errors included.
  *   Handles    A closed pool's handle stays valid to pass: calls on it return WEIR_CLOSED.
  *   Edges      Once the process exits (an atexit handler, registered when a device is opened) every call returns
  *              WEIR_CLOSED, and in a child of fork WEIR_AFTER_FORK: no driver call, no lock, frees do nothing.
@@ -126,6 +126,20 @@ typedef enum weir_reuse {
  * promise broken is memory reused early. */
 typedef enum weir_streams { WEIR_STREAMS_CHECKED, WEIR_STREAMS_ANNOUNCED } weir_streams;
 
+/* What a pool's memory is made of. */
+typedef enum weir_backing {
+    /* Virtual memory: segments (cuMemCreate, cuMemMap) that come as they are needed, move, and go back. */
+    WEIR_BACKING_VIRTUAL,
+    /* One cuMemAlloc of the whole limit, at the opening. For what knows no other memory: legacy CUDA IPC (the
+     * block's allocation, by cuMemGetAddressRange, is what cuIpcGetMemHandle takes; the block is at its offset
+     * there) and devices without virtual memory. The price: reserved is the limit from the opening to the close; nothing
+     * grows, moves or goes back, so weir_trim frees 0, other processes get none of it, and what lies apart stays
+     * apart. weir_export is refused. Peers are enabled for all plain memory of the device (cuCtxEnablePeerAccess).
+     * And since cuMemFree waits for all work of the device, the weir_pool_close that gives it back does, too; a
+     * free never does, so a pool closed too early is finished by another close alone. */
+    WEIR_BACKING_PLAIN
+} weir_backing;
+
 typedef struct weir_pool_options {
     size_t struct_size;
     int device;              /* ordinal, as CUDA counts them */
@@ -141,16 +155,20 @@ typedef struct weir_pool_options {
     weir_reuse reuse;    /* of plain allocs */
     int64_t deadline_ns; /* of HOST_WAIT, from the call's start; -1: none. HOST_WAIT without one is invalid */
     weir_streams streams;
+    weir_backing backing; /* PLAIN needs a limit, of either kind; and growth options with it are invalid:
+                           * grow_bytes, soft_limit_bytes */
 } weir_pool_options;
 
-/* Opens a pool on a device. Reserves address space, no memory. A real device is never replaced by a simulated
- * one in silence: with no driver this returns WEIR_NO_DRIVER. NULL options are all defaults.
- * Errors: INVALID_ARGUMENT, NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR, NO_HOST_MEMORY. */
+/* Opens a pool on a device. Reserves address space, no memory (PLAIN: all of it). A real device is never replaced
+ * by a simulated one in silence: with no driver this returns WEIR_NO_DRIVER. NULL options are all defaults.
+ * Errors: INVALID_ARGUMENT, NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR, NO_HOST_MEMORY; OUT_OF_MEMORY
+ * (PLAIN: the device has not as much). */
 WEIR_API weir_status weir_pool_open(const weir_pool_options *options, weir_pool **out);
 
 /* Closes: no more allocs; frees of blocks still live are accepted. OK when all memory has gone back to the
  * driver; NOT_YET when live or pending blocks, or graphs, still hold some, or a stream captures. Then the last
- * free, or another close, finishes it. Never waits. Errors: INVALID_ARGUMENT, CLOSED (finished before). */
+ * free, or another close, finishes it. Never waits, but to give PLAIN memory back. Errors: INVALID_ARGUMENT,
+ * CLOSED (finished before). */
 WEIR_API weir_status weir_pool_close(weir_pool *pool);
 
 /* Allocates `bytes`, 512-byte aligned, for use on `stream` in stream order: work queued on that stream from
@@ -241,7 +259,8 @@ typedef struct weir_exported {
  * one behind the other (cuMemMap, cuMemSetAccess): the block is at the reservation + the first offset, whole.
  * What else lies in the segments is readable to it, too. Keep the block live until the importer is done with it:
  * afterwards the memory serves others, in their segment or, once it has moved, anywhere. Errors:
- * INVALID_POINTER, INVALID_ARGUMENT, CLOSED; DRIVER_ERROR where the machine has no such descriptors. */
+ * INVALID_POINTER, INVALID_ARGUMENT (also: a PLAIN pool), CLOSED; DRIVER_ERROR where the machine has no such
+ * descriptors. */
 WEIR_API weir_status weir_export(weir_pool *pool, weir_dptr block, size_t from, weir_exported *out);
 
 /* ---- graphs --------------------------------------------------------------------------------------------

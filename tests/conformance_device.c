@@ -101,6 +101,74 @@ static void test_mem_info_counts_what_is_created(void **state)
     assert_true(after > during + bytes / 2);
 }
 
+/* ---- plain memory ------------------------------------------------------------------------------------ */
+
+static void test_plain_memory_takes_work_all_over(void **state)
+{
+    (void)state;
+    uint64_t x = 0, y = 0;
+    ok(dev->ops->plain_alloc(dev, SLAB, &x));
+    ok(dev->ops->plain_alloc(dev, 512, &y));
+    assert_true(x != 0 && x % 256 == 0 && y % 256 == 0 && (y + 512 <= x || y >= x + SLAB));
+    ok(dev->ops->fill(dev, x, 0x5a, SLAB, stream));
+    download(host, x, SLAB, stream);
+    sync_all();
+    assert_int_equal(host[0], 0x5a);
+    assert_int_equal(host[SLAB - 1], 0x5a);
+    ok(dev->ops->plain_free(dev, x));
+    ok(dev->ops->plain_free(dev, y));
+    assert_int_not_equal(dev->ops->plain_free(dev, x), WEIR_OK);
+}
+
+/* Why a pool of it gives nothing back while it is open. */
+static void test_freeing_plain_memory_waits_for_all_work(void **state)
+{
+    (void)state;
+    uint64_t x;
+    ok(dev->ops->plain_alloc(dev, SLAB, &x));
+    make_busy(stream);
+    wr_event e = record(dev, stream);
+    ok(dev->ops->plain_free(dev, x));
+    assert_true(is_done(dev, e));
+    drop_event(e);
+}
+
+static void test_more_plain_memory_than_there_is_is_out_of_memory(void **state)
+{
+    (void)state;
+    uint64_t x = 42;
+    assert_int_equal(dev->ops->plain_alloc(dev, dev->total_bytes + SLAB, &x), WEIR_OUT_OF_MEMORY);
+    assert_int_equal(x, 42);
+}
+
+/* A machine may lack peer access, which is an error of its own. */
+static void test_plain_memory_is_shared_with_a_peer_as_a_whole(void **state)
+{
+    (void)state;
+    uint64_t before, after;
+    if (!peer) skip();
+    ok(dev->ops->plain_alloc(dev, SLAB, &before));
+    weir_status s = peer->ops->plain_access(peer, dev);
+    ok(dev->ops->plain_alloc(dev, SLAB, &after));
+    if (s == WEIR_OK) {
+        weir_stream far = new_stream(peer);
+        ok(peer->ops->plain_access(peer, dev)); /* again */
+        ok(peer->ops->fill(peer, before, 7, SLAB, far));
+        ok(peer->ops->fill(peer, after, 8, SLAB, far));
+        finish(peer, record(peer, far));
+        download(host, before + SLAB - 1, 1, stream);
+        download(host + 1, after + SLAB - 1, 1, stream);
+        sync_all();
+        assert_int_equal(host[0], 7);
+        assert_int_equal(host[1], 8);
+        ok(peer->ops->stream_destroy(peer, far));
+    } else {
+        assert_int_equal(s, WEIR_DRIVER_ERROR);
+    }
+    ok(dev->ops->plain_free(dev, before));
+    ok(dev->ops->plain_free(dev, after));
+}
+
 /* ---- host memory ------------------------------------------------------------------------------------- */
 
 static void test_registered_memory_is_pinned_until_unregistered(void **state)
@@ -348,6 +416,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_more_than_the_memory_is_out_of_memory),
         cmocka_unit_test(test_each_export_is_a_descriptor_of_its_own_and_waits_for_nothing),
         cmocka_unit_test(test_mem_info_counts_what_is_created),
+        cmocka_unit_test(test_plain_memory_takes_work_all_over),
+        cmocka_unit_test(test_freeing_plain_memory_waits_for_all_work),
+        cmocka_unit_test(test_more_plain_memory_than_there_is_is_out_of_memory),
+        cmocka_unit_test(test_plain_memory_is_shared_with_a_peer_as_a_whole),
         cmocka_unit_test(test_registered_memory_is_pinned_until_unregistered),
         cmocka_unit_test(test_pinned_memory_is_pinned_for_every_device),
         cmocka_unit_test(test_stream_ids_are_never_used_again),

@@ -25,7 +25,7 @@ static const char fake_source[] =
     "fake_total;\n"
     "long fake_context, fake_depth, fake_retains; char fake_prop[64]; char fake_called[64]; int "
     "fake_called_n;\n"
-    "int fake_mode;\n"
+    "int fake_mode, fake_attribute = 1;\n"
     "int fake_answer(const char *name) {\n"
     "    fake_total++;\n"
     "    if (strcmp(name, fake_called) == 0) fake_called_n++;\n"
@@ -38,7 +38,7 @@ static const char fake_source[] =
     "int cuDeviceGet(int *d, int o) { A *d = o; return 0; }\n"
     "int cuDeviceGetName(char *s, int n, int d) { A (void)d; strncpy(s, \"Fake\", n); return 0; }\n"
     "int cuDeviceTotalMem_v2(size_t *b, int d) { A (void)d; *b = (size_t)1 << 30; return 0; }\n"
-    "int cuDeviceGetAttribute(int *v, int a, int d) { A (void)a; (void)d; *v = 1; return 0; }\n"
+    "int cuDeviceGetAttribute(int *v, int a, int d) { A (void)a; (void)d; *v = fake_attribute; return 0; }\n"
     "int cuDevicePrimaryCtxRetain(long *c, int d) { A fake_retains++; *c = 1000 + d; return 0; }\n"
     "int cuDevicePrimaryCtxRelease_v2(int d) { A (void)d; fake_retains--; return 0; }\n"
     "int cuCtxPushCurrent_v2(long c) { A fake_context = c; fake_depth++; return 0; }\n"
@@ -237,6 +237,16 @@ static void test_an_opened_device_describes_itself(void **state)
     drop(d);
 }
 
+static void test_a_device_without_virtual_memory_opens_and_says_so(void **state)
+{
+    (void)state;
+    FAKE(int, fake_attribute) = 0;
+    struct wr_device *d = open_fake(0);
+    assert_int_equal(d->granularity, 0);
+    FAKE(int, fake_attribute) = 1;
+    drop(d);
+}
+
 static void test_memory_gives_up_what_the_machine_refuses(void **state)
 {
     (void)state;
@@ -281,6 +291,9 @@ static union {
     X(mem_access, "cuMemSetAccess", mem_access(d, 4096, 4096))                                               \
     X(mem_unmap, "cuMemUnmap", mem_unmap(d, 4096, 4096))                                                     \
     X(mem_export, "cuMemExportToShareableHandle", mem_export(d, 7, &sink.fd))                                \
+    X(plain_alloc, "cuMemAlloc_v2", plain_alloc(d, 4096, &sink.word))                                        \
+    X(plain_free, "cuMemFree_v2", plain_free(d, 4096))                                                       \
+    X(plain_access, "cuCtxEnablePeerAccess", plain_access(d, d))                                             \
     X(mem_info, "cuMemGetInfo_v2", mem_info(d, &sink.sizes[0], &sink.sizes[1]))                              \
     X(host_register, "cuMemHostRegister_v2", host_register(d, &sink, 4096))                                  \
     X(host_unregister, "cuMemHostUnregister", host_unregister(d, &sink))                                     \
@@ -524,6 +537,7 @@ int main(void)
         cmocka_unit_test(test_an_ordinal_that_does_not_exist_is_no_device),
         cmocka_unit_test(test_a_failed_open_leaves_nothing_behind),
         cmocka_unit_test(test_an_opened_device_describes_itself),
+        cmocka_unit_test(test_a_device_without_virtual_memory_opens_and_says_so),
         cmocka_unit_test(test_memory_gives_up_what_the_machine_refuses),
         cmocka_unit_test(test_each_op_is_one_driver_call_in_the_devices_context),
         cmocka_unit_test(test_each_failure_is_typed_named_and_writes_nothing),

@@ -333,6 +333,9 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     int fd;
     FAIL(mem_export, f.handle, &fd);
     FAIL(mem_info, &bytes[0], &bytes[1]);
+    FAIL(plain_alloc, SLAB, &out);
+    FAIL(plain_free, f.slab);
+    FAIL(plain_access, f.d);
     FAIL(host_register, f.host, 1);
     FAIL(host_unregister, f.host);
     FAIL(host_is_pinned, f.host, &flag);
