@@ -46,6 +46,7 @@
     X(cuMemSetAccess)                                                                                        \
     X(cuMemUnmap)                                                                                            \
     X(cuMemExportToShareableHandle)                                                                          \
+    X(cuMemImportFromShareableHandle)                                                                        \
     X(cuMemGetInfo)                                                                                          \
     X(cuMemAlloc)                                                                                            \
     X(cuMemFree)                                                                                             \

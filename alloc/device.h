@@ -71,6 +71,8 @@ struct wr_launch {
     /* A file descriptor for another process, the caller's to close. Simulated: its offset says where the   \
      * memory begins. DRIVER_ERROR: this machine has none. */      \
     X(mem_export, (struct wr_device * d, wr_memory m, int *fd))                                                    \
+    /* The other side, of `bytes`. INVALID_ARGUMENT: the descriptor is of something else. */                       \
+    X(mem_import, (struct wr_device * d, int fd, size_t bytes, wr_memory *out))                                    \
     X(mem_info, (struct wr_device * d, size_t * free_bytes, size_t * total_bytes))                                 \
     /* Plain memory: at an address of the driver's choice, a multiple of 256. Read-write for work of d, and of  \
      * devices with plain_access: to all of the owner's, made before or after. OUT_OF_MEMORY when full. */  \

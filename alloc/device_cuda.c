@@ -169,6 +169,16 @@ static weir_status mem_export(struct wr_device *d, wr_memory m, int *fd)
     return s;
 }
 
+static weir_status mem_import(struct wr_device *d, int fd, size_t bytes, wr_memory *out)
+{
+    (void)bytes; /* mapping it checks them */
+    CUmemGenericAllocationHandle handle;
+    weir_status s = CALL(d, cuMemImportFromShareableHandle, &handle, (void *)(intptr_t)fd,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (s == WEIR_OK) *out = handle;
+    return s;
+}
+
 static weir_status mem_info(struct wr_device *d, size_t *free_bytes, size_t *total_bytes)
 {
     size_t free_now, total;

@@ -66,7 +66,9 @@ struct sim_oracle {
 
 struct sim_memory {
     struct sim_device *device;
-    uint64_t offset; /* in the device's file: never used twice */
+    int file;        /* the device's, or imported: its own descriptor of another's */
+    bool imported;   /* of another process, or made to look so: not the device's to count */
+    uint64_t offset; /* in the file: never used twice */
     size_t bytes;
     unsigned n_mapped;
     bool released; /* by its owner; lives on while mapped */

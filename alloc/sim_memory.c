@@ -24,6 +24,7 @@
 
 #define GRANULARITY (2 * WR_MIB)
 #define FILE_BYTES  ((off_t)1 << 60) /* sparse: offsets are never used twice */
+#define FILE_NAME   "weir-simulated-device"
 
 /* ---- sorted ranges ----------------------------------------------------------------------------------- */
 
@@ -184,7 +185,7 @@ weir_status wr_sim_op_va_free(struct wr_device *d, uint64_t va, size_t bytes)
 
 bool wr_sim_memory_open(struct sim_device *d)
 {
-    d->file = memfd_create("weir-simulated-device", MFD_CLOEXEC);
+    d->file = memfd_create(FILE_NAME, MFD_CLOEXEC);
     if (d->file >= 0 && ftruncate(d->file, FILE_BYTES) == 0) return true;
     wr_sim_memory_close(d);
     return false;
@@ -204,16 +205,20 @@ static weir_status check_free(struct sim_device *d, const char *op, size_t bytes
         d->base.total_bytes);
 }
 
+static wr_memory add_memory(struct wr_sim *w, struct sim_memory m)
+{
+    w->memories = wr_sim_grow(w->memories, w->n_memories, &w->memories_capacity, sizeof(void *));
+    w->memories[w->n_memories] = wr_sim_alloc(NULL, sizeof m);
+    *w->memories[w->n_memories++] = m;
+    return w->n_memories;
+}
+
 static wr_memory create_memory(struct sim_device *d, size_t bytes)
 {
-    struct wr_sim *w = d->world;
-    struct sim_memory *m = wr_sim_alloc(NULL, sizeof *m);
-    *m = (struct sim_memory){.device = d, .offset = d->file_end, .bytes = bytes};
+    struct sim_memory m = {.device = d, .file = d->file, .offset = d->file_end, .bytes = bytes};
     d->file_end += bytes;
     d->used_bytes += bytes;
-    w->memories = wr_sim_grow(w->memories, w->n_memories, &w->memories_capacity, sizeof(void *));
-    w->memories[w->n_memories++] = m;
-    return w->n_memories;
+    return add_memory(d->world, m);
 }
 
 weir_status wr_sim_op_mem_create(struct wr_device *d, size_t bytes, wr_memory *out)
@@ -233,16 +238,24 @@ static struct sim_memory *find_memory(struct wr_sim *w, wr_memory handle)
     return m && !m->released ? m : NULL;
 }
 
-/* Released and mapped nowhere: its pages go back to the system. */
+static void give_back(const struct sim_memory *m)
+{
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    int error = fallocate(m->file, mode, (off_t)m->offset, (off_t)m->bytes);
+    assert(error == 0 || errno == EINTR); /* the range is never used again in any case */
+    (void)error;
+    m->device->used_bytes -= m->bytes;
+}
+
+/* Released and mapped nowhere: its pages go back to the system, where they are the device's own. */
 static void drop_memory_if_unused(struct wr_sim *w, wr_memory handle)
 {
     struct sim_memory *m = w->memories[handle - 1];
     if (m->n_mapped || !m->released) return;
-    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-    int error = fallocate(m->device->file, mode, (off_t)m->offset, (off_t)m->bytes);
-    assert(error == 0 || errno == EINTR); /* the range is never used again in any case */
-    (void)error;
-    m->device->used_bytes -= m->bytes;
+    if (m->imported)
+        close(m->file);
+    else
+        give_back(m);
     w->memories[handle - 1] = NULL;
     free(m);
 }
@@ -266,7 +279,7 @@ weir_status wr_sim_op_mem_release(struct wr_device *d, wr_memory handle)
 static weir_status open_at(struct sim_memory *m, int *fd)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", m->device->file);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", m->file);
     int opened = open(path, O_RDWR | O_CLOEXEC);
     if (opened >= 0 && lseek(opened, (off_t)m->offset, SEEK_SET) == (off_t)m->offset) {
         *fd = opened;
@@ -283,6 +296,38 @@ weir_status wr_sim_op_mem_export(struct wr_device *d, wr_memory handle, int *fd)
     if (s != WEIR_OK) return s;
     struct sim_memory *m = find_memory(sim_device_of(d)->world, handle);
     s = m ? open_at(m, fd) : wr_fail(WEIR_INVALID_ARGUMENT, "mem_export: no such handle");
+    return wr_sim_leave(d, s);
+}
+
+/* Some simulated device's memory, of this process or another? */
+static bool is_device_file(int fd)
+{
+    char path[64], name[128];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, name, sizeof name - 1);
+    name[n < 0 ? 0 : n] = 0;
+    return strstr(name, FILE_NAME) != NULL;
+}
+
+static weir_status import_file(struct sim_device *d, int fd, size_t bytes, wr_memory *out)
+{
+    off_t offset = lseek(fd, 0, SEEK_CUR);
+    if (!is_device_file(fd) || offset < 0 || offset % (off_t)GRANULARITY != 0)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "mem_import: descriptor %d is not of simulated memory", fd);
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return wr_fail(WEIR_DRIVER_ERROR, "mem_import: %s", strerror(errno));
+    struct sim_memory m = {
+        .device = d, .file = own, .imported = true, .offset = (uint64_t)offset, .bytes = bytes};
+    *out = add_memory(d->world, m);
+    return WEIR_OK;
+}
+
+weir_status wr_sim_op_mem_import(struct wr_device *d, int fd, size_t bytes, wr_memory *out)
+{
+    weir_status s = wr_sim_enter(d, "mem_import");
+    if (s != WEIR_OK) return s;
+    s = check_aligned("mem_import", 0, bytes);
+    if (s == WEIR_OK) s = import_file(sim_device_of(d), fd, bytes, out);
     return wr_sim_leave(d, s);
 }
 
@@ -315,8 +360,8 @@ static weir_status check_map(struct wr_sim *w, uint64_t va, size_t bytes, const 
 /* The memory's bytes at an address of a reservation. */
 static weir_status map_pages(const struct sim_memory *m, uint64_t va)
 {
-    void *at = mmap((void *)(uintptr_t)va, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-        m->device->file, (off_t)m->offset);
+    void *at = mmap((void *)(uintptr_t)va, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->file,
+        (off_t)m->offset);
     if (at != MAP_FAILED) return WEIR_OK;
     return wr_fail(WEIR_DRIVER_ERROR, "the system refused to map simulated memory: %s", strerror(errno));
 }
@@ -550,8 +595,10 @@ void wr_sim_memory_end(struct wr_sim *w)
 {
     for (size_t i = 0; i < w->reservations.n; i++) /* what is mapped inside goes with it */
         munmap((void *)(uintptr_t)w->reservations.items[i].start, w->reservations.items[i].bytes);
-    for (size_t i = 0; i < w->n_memories; i++)
+    for (size_t i = 0; i < w->n_memories; i++) {
+        if (w->memories[i] && w->memories[i]->imported) close(w->memories[i]->file);
         free(w->memories[i]);
+    }
     free(w->memories);
     free(w->reservations.items);
     free(w->mappings.items);

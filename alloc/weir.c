@@ -3,6 +3,7 @@
  * The public functions of the allocator, all of them: check the arguments, call, translate. weir.h has their
  * contracts.
  */
+#include "import.h"
 #include "pool.h"
 #include "record.h"
 
@@ -128,6 +129,25 @@ weir_status weir_export(weir_pool *pool, weir_dptr block, size_t from, weir_expo
     weir_status s = wr_pool_export(pool, block, from, &filled);
     if (s == WEIR_OK) memcpy(out, &filled, out->struct_size);
     return s;
+}
+
+weir_status weir_import(const weir_import_options *options, const weir_exported *parts, size_t n_parts,
+    weir_dptr *block, weir_imported **out)
+{
+    if (parts == NULL || block == NULL || out == NULL) return invalid("parts, block or out is NULL");
+    if (options != NULL && !is_options_size(options->struct_size, sizeof *options))
+        return invalid("struct_size of weir_import_options is unknown");
+    weir_import_options o = {.struct_size = sizeof o};
+    if (options != NULL) memcpy(&o, options, options->struct_size);
+    struct wr_device *d;
+    weir_status s = wr_import_check(parts, n_parts);
+    if (s == WEIR_OK) s = wr_device_get(o.device_kind, o.device, &d);
+    return s == WEIR_OK ? wr_import_open(d, parts, n_parts, block, out) : s;
+}
+
+weir_status weir_import_close(weir_imported *imported)
+{
+    return imported == NULL ? invalid("imported is NULL") : wr_import_close(imported);
 }
 
 weir_status weir_pool_stats(weir_pool *pool, weir_stats *out)

@@ -254,14 +254,39 @@ typedef struct weir_exported {
 } weir_exported;
 
 /* Exports the segment that holds byte `from` of the live block, which is below its size rounded up to 512. Start
- * with 0, add `bytes` each time, and stop at the block's size. The importer reserves addresses for the sum of
- * segment_bytes, imports each descriptor (cuMemImportFromShareableHandle, POSIX_FILE_DESCRIPTOR) and maps them
- * one behind the other (cuMemMap, cuMemSetAccess): the block is at the reservation + the first offset, whole.
+ * with 0, add `bytes` each time, and stop at the block's size. weir_import is the other side; without weir an
+ * importer reserves addresses for the sum of segment_bytes, imports each descriptor
+ * (cuMemImportFromShareableHandle, POSIX_FILE_DESCRIPTOR) and maps them one behind the other (cuMemMap,
+ * cuMemSetAccess): the block is at the reservation + the first offset, whole.
  * What else lies in the segments is readable to it, too. Keep the block live until the importer is done with it:
  * afterwards the memory serves others, in their segment or, once it has moved, anywhere. Errors:
  * INVALID_POINTER, INVALID_ARGUMENT (also: a PLAIN pool), CLOSED; DRIVER_ERROR where the machine has no such
  * descriptors. */
 WEIR_API weir_status weir_export(weir_pool *pool, weir_dptr block, size_t from, weir_exported *out);
+
+typedef struct weir_import_options {
+    size_t struct_size;
+    int device; /* that is to read and write it, as CUDA counts them here; device_kind as for a pool */
+    const char *device_kind;
+} weir_import_options;
+
+typedef struct weir_imported weir_imported;
+
+/* Maps a block that another process has exported: `parts` are what its calls of weir_export filled, all of them and
+ * in their order, each fd replaced by the one that came through a Unix socket. The descriptors stay the caller's,
+ * who may close them after this call. *block is the address here of the block's first byte (of byte `from`, where
+ * the first part was another one). Nothing orders the processes: whoever writes must have passed, and have said
+ * so, before the other reads; and the exporter must keep the block live until weir_import_close has returned
+ * here. NULL options are all defaults. One driver call a part, and four more. Errors: INVALID_ARGUMENT (parts
+ * that don't follow each other, a descriptor of something else, a segment_bytes that is not its size); NO_DRIVER,
+ * DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR, OUT_OF_MEMORY (addresses), NO_HOST_MEMORY, CONTEXT_LOST. */
+WEIR_API weir_status weir_import(const weir_import_options *options, const weir_exported *parts,
+    size_t n_parts, weir_dptr *block, weir_imported **out);
+
+/* Unmaps it. The GPU's work on it must have ended: this neither waits nor looks. Errors, which leave it to be
+ * closed again: INVALID_ARGUMENT; CAPTURING (see graphs: nothing is unmapped); DRIVER_ERROR. After the device
+ * was lost it is OK, and drops the record of what is gone. */
+WEIR_API weir_status weir_import_close(weir_imported *imported);
 
 /* ---- graphs --------------------------------------------------------------------------------------------
  *

@@ -15,7 +15,7 @@ LAYERS = [
     "alloc/device alloc/edges alloc/device_cuda alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
     " alloc/sim_memory alloc/sim_oracle alloc/sim_doze",
     "alloc/size alloc/range alloc/table alloc/index alloc/spans",
-    "alloc/captures alloc/fence alloc/pages alloc/segments",
+    "alloc/captures alloc/fence alloc/pages alloc/segments alloc/import",
     "alloc/stream alloc/pinned",
     "alloc/pool alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record",
     "alloc/weir.c",

@@ -85,6 +85,40 @@ static void test_each_export_is_a_descriptor_of_its_own_and_waits_for_nothing(vo
     finish(dev, e);
 }
 
+static void test_imported_memory_is_the_same_memory(void **state)
+{
+    (void)state;
+    int fd;
+    wr_memory imported;
+    struct slab b = {.d = dev};
+    weir_status s = dev->ops->mem_export(dev, slab.handle, &fd);
+    assert_true(s == WEIR_OK || s == WEIR_DRIVER_ERROR);
+    if (s != WEIR_OK) skip();
+    ok(dev->ops->mem_import(dev, fd, SLAB, &imported));
+    assert_int_equal(close(fd), 0);
+    b.handle = imported;
+    ok(dev->ops->va_reserve(dev, SLAB, &b.va));
+    ok(dev->ops->mem_map(dev, b.va, SLAB, b.handle));
+    ok(dev->ops->mem_access(dev, b.va, SLAB));
+    ok(dev->ops->fill(dev, b.va, 0x6b, SLAB, stream));
+    assert_int_equal(read_byte(0), 0x6b);
+    assert_int_equal(read_byte(SLAB - 2), 0x6b);
+    sync_all();
+    unmap_slab(b);
+    assert_int_equal(read_byte(0), 0x6b);
+}
+
+static void test_a_descriptor_of_something_else_is_not_imported(void **state)
+{
+    (void)state;
+    int ends[2];
+    wr_memory imported = 42;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_not_equal(dev->ops->mem_import(dev, ends[0], SLAB, &imported), WEIR_OK);
+    assert_int_equal(imported, 42);
+    assert_int_equal(close(ends[0]) + close(ends[1]), 0);
+}
+
 static void test_mem_info_counts_what_is_created(void **state)
 {
     (void)state;
@@ -415,6 +449,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_an_address_is_mapped_once),
         cmocka_unit_test(test_more_than_the_memory_is_out_of_memory),
         cmocka_unit_test(test_each_export_is_a_descriptor_of_its_own_and_waits_for_nothing),
+        cmocka_unit_test(test_imported_memory_is_the_same_memory),
+        cmocka_unit_test(test_a_descriptor_of_something_else_is_not_imported),
         cmocka_unit_test(test_mem_info_counts_what_is_created),
         cmocka_unit_test(test_plain_memory_takes_work_all_over),
         cmocka_unit_test(test_freeing_plain_memory_waits_for_all_work),

@@ -291,6 +291,7 @@ static union {
     X(mem_access, "cuMemSetAccess", mem_access(d, 4096, 4096))                                               \
     X(mem_unmap, "cuMemUnmap", mem_unmap(d, 4096, 4096))                                                     \
     X(mem_export, "cuMemExportToShareableHandle", mem_export(d, 7, &sink.fd))                                \
+    X(mem_import, "cuMemImportFromShareableHandle", mem_import(d, 7, 4096, &sink.word))                      \
     X(plain_alloc, "cuMemAlloc_v2", plain_alloc(d, 4096, &sink.word))                                        \
     X(plain_free, "cuMemFree_v2", plain_free(d, 4096))                                                       \
     X(plain_access, "cuCtxEnablePeerAccess", plain_access(d, d))                                             \

@@ -332,6 +332,7 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(mem_unmap, f.slab, SLAB);
     int fd;
     FAIL(mem_export, f.handle, &fd);
+    FAIL(mem_import, 0, SLAB, &out);
     FAIL(mem_info, &bytes[0], &bytes[1]);
     FAIL(plain_alloc, SLAB, &out);
     FAIL(plain_free, f.slab);
