@@ -23,6 +23,7 @@
  * What is left is a typed failure: NOT_YET if what pends would be enough, else OUT_OF_MEMORY.
  */
 #include "pool.h"
+#include "nvtx.h"
 
 struct request {
     weir_pool *pool;
@@ -319,6 +320,7 @@ static _Thread_local bool evicting; /* this thread is in a callback, whose own a
  * the same time the attempt may end early, where they free it may go on, but then memory does come. */
 static uint64_t call_evict(struct request *q)
 {
+    WR_NVTX_RANGE("evict", wr_size_bytes(q->units));
     weir_pool *p = q->pool;
     uint64_t before = live_bytes(p);
     evicting = true;

@@ -17,6 +17,7 @@
  */
 #include "segments.h"
 #include "captures.h"
+#include "nvtx.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,6 +255,7 @@ static weir_status build_run(
 
 weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
 {
+    WR_NVTX_RANGE("stitch", (uint64_t)n * WR_PAGE_BYTES);
     if (wr_captures_any(p->device)) /* nothing is unmapped meanwhile (P02) */
         return wr_fail(WEIR_NOT_YET, "a stream captures: no segment is moved");
     wr_lock_take(&p->lock);
@@ -266,6 +268,7 @@ weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32
 
 weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first)
 {
+    WR_NVTX_RANGE("grow", (uint64_t)n * WR_PAGE_BYTES);
     weir_status s = WEIR_OUT_OF_MEMORY;
     if (n < p->grow_pages && wr_pages_reserved(p) + p->grow_pages <= ceiling) {
         wr_lock_take(&p->lock);
@@ -333,6 +336,7 @@ static uint32_t find_idle_segment(const struct wr_pages *p)
 
 uint64_t wr_pages_trim(struct wr_pages *p, uint64_t keep)
 {
+    WR_NVTX_RANGE("trim", keep * WR_PAGE_BYTES);
     uint64_t gone = 0;
     if (wr_captures_any(p->device)) return 0; /* nothing is unmapped meanwhile (P02) */
     wr_lock_take(&p->lock);

@@ -14,6 +14,7 @@
  */
 #include "pool.h"
 #include "captures.h"
+#include "nvtx.h"
 
 /* ---- OWNER ------------------------------------------------------------------------------------------- */
 
@@ -61,6 +62,7 @@ static void unpin_holder(weir_pool *p, struct wr_heap *h)
 
 weir_status wr_policy_device_wait(weir_pool *p, struct wr_heap *h, const struct wr_holder *by)
 {
+    WR_NVTX_RANGE("device wait", wr_size_bytes(by->units));
     struct wr_heap *pinned;
     if (!pin_holder(p, by, &pinned)) return WEIR_OK;
     wr_fence_poll(by->fence);
@@ -89,6 +91,7 @@ static weir_status look(weir_pool *p, const struct wr_holder *by)
 
 weir_status wr_policy_host_wait(weir_pool *p, const struct wr_holder *by, uint64_t until_ns)
 {
+    WR_NVTX_RANGE("host wait", wr_size_bytes(by->units));
     const uint64_t shortest_nap_ns = 5000, longest_nap_ns = 500000;
     struct wr_device *d = p->pages.device;
     pthread_cond_t nobody = PTHREAD_COND_INITIALIZER;

@@ -9,6 +9,7 @@
  */
 #include "pool.h"
 #include "captures.h"
+#include "nvtx.h"
 #include "record.h"
 
 #include <stdlib.h>
@@ -571,6 +572,7 @@ void wr_pool_end_thread(void)
 weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_pool **out)
 {
     wr_record_open();
+    wr_nvtx_open();
     struct wr_pages_plan plan = {0};
     struct wr_terms terms = {.align = 1, .reuse = WEIR_REUSE_COMPLETED};
     weir_status st = wr_edges_check_device(d);

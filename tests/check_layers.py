@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Lowest first. A name without an ending stands for the .c and the .h.
 LAYERS = [
-    "alloc/weir.h alloc/base",
+    "alloc/weir.h alloc/base alloc/nvtx",
     "alloc/device alloc/edges alloc/device_cuda alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
     " alloc/sim_memory alloc/sim_oracle alloc/sim_doze",
     "alloc/size alloc/range alloc/table alloc/index alloc/spans",
