@@ -10,6 +10,10 @@
  * block that a captured stream uses without being its home waits, likewise, for that stream's fence in the
  * capture, and so for the release.
  *
+ * Is that stream the block's home from before, its fence would let the block serve the stream's later work, which
+ * launches run beside. So a free on a stream whose capture is known (captures.h) is at home in the capture's heap
+ * alone; anywhere else it is one by another stream.
+ *
  * A release ends the exception. The heap becomes one of a stream that is gone: its next tick covers all that
  * is queued in the context by then, launches of the graph included.
  */

@@ -18,7 +18,14 @@ struct capture {
 /* LOCK: a leaf; guards the list and its entries. */
 static struct wr_lock lock = {PTHREAD_MUTEX_INITIALIZER, WR_RANK_REGISTRY};
 static struct capture *captures; /* newest first, numbers falling */
-static _Atomic uint32_t n_captures;
+_Atomic uint32_t wr_captures_going;
+
+/* LOCK: held, as for all with that ending. */
+static void end_locked(struct capture *c)
+{
+    if (!c->ended) atomic_fetch_sub(&wr_captures_going, 1);
+    c->ended = true;
+}
 
 static struct capture **find_locked(struct wr_device *d, weir_stream s, uint64_t id)
 {
@@ -41,7 +48,7 @@ bool wr_captures_note(struct wr_device *d, weir_stream s, uint64_t id)
             .id = id,
             .number = ++last_number};
         captures = c;
-        atomic_fetch_add(&n_captures, 1);
+        atomic_fetch_add(&wr_captures_going, 1);
     }
     if (c != NULL) c->notes++;
     wr_lock_give(&lock);
@@ -54,8 +61,8 @@ void wr_captures_forget(struct wr_device *d, weir_stream s, uint64_t id)
     struct capture **link = find_locked(d, s, id), *c = *link;
     if (c != NULL && --c->notes == 0) {
         *link = c->next;
+        end_locked(c);
         free(c);
-        atomic_fetch_sub(&n_captures, 1);
     }
     wr_lock_give(&lock);
 }
@@ -64,7 +71,7 @@ void wr_captures_forget_stream(struct wr_device *d, weir_stream s)
 {
     wr_lock_take(&lock);
     for (struct capture *c = captures; c != NULL; c = c->next)
-        if (c->device == d && c->stream == s) c->ended = true;
+        if (c->device == d && c->stream == s) end_locked(c);
     wr_lock_give(&lock);
 }
 
@@ -77,7 +84,7 @@ void wr_captures_end_thread(void)
 {
     wr_lock_take(&lock);
     for (struct capture *c = captures; c != NULL; c = c->next)
-        if (c->stream == STREAM_PER_THREAD && !is_foreign(c)) c->ended = true;
+        if (c->stream == STREAM_PER_THREAD && !is_foreign(c)) end_locked(c);
     wr_lock_give(&lock);
 }
 
@@ -85,7 +92,7 @@ static void note_end(const struct capture *gone)
 {
     wr_lock_take(&lock);
     struct capture *c = *find_locked(gone->device, gone->stream, gone->id);
-    if (c != NULL) c->ended = true;
+    if (c != NULL) end_locked(c);
     wr_lock_give(&lock);
 }
 
@@ -113,7 +120,7 @@ static bool next_of(struct wr_device *d, uint64_t number, struct capture *out)
 
 bool wr_captures_any(struct wr_device *d)
 {
-    if (atomic_load(&n_captures) == 0 || WR_FAULT(CAPTURE_UNHEEDED)) return false;
+    if (!wr_captures_maybe() || WR_FAULT(CAPTURE_UNHEEDED)) return false;
     struct capture c = {.number = UINT64_MAX};
     while (next_of(d, c.number, &c))
         if (goes_on(&c)) return true;
@@ -128,4 +135,16 @@ bool wr_captures_goes_on(struct wr_device *d, weir_stream s, uint64_t id)
     if (known) c = *found;
     wr_lock_give(&lock);
     return known && goes_on(&c);
+}
+
+/* Of two that name the stream, by pools of two devices, either will do: the driver says whether it goes on. */
+uint64_t wr_captures_of(weir_stream s)
+{
+    wr_lock_take(&lock);
+    struct capture *found = captures, c = {0};
+    while (found != NULL && (found->stream != s || found->ended || is_foreign(found)))
+        found = found->next;
+    if (found != NULL) c = *found;
+    wr_lock_give(&lock);
+    return c.id != 0 && goes_on(&c) ? c.id : 0;
 }

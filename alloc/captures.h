@@ -15,6 +15,17 @@
 bool wr_captures_note(struct wr_device *d, weir_stream s, uint64_t id);
 void wr_captures_forget(struct wr_device *d, weir_stream s, uint64_t id);
 
+/* Noted and not seen to have ended. 0 says for sure that none goes on that is known. */
+extern _Atomic uint32_t wr_captures_going;
+
+static inline bool wr_captures_maybe(void)
+{
+    return atomic_load_explicit(&wr_captures_going, memory_order_relaxed) != 0;
+}
+
+/* The capture that the stream is known to be part of; 0: none. Reads of the driver. */
+uint64_t wr_captures_of(weir_stream s);
+
 /* `s` will be destroyed: it is not asked about any more. */
 void wr_captures_forget_stream(struct wr_device *d, weir_stream s);
 

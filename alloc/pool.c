@@ -141,6 +141,13 @@ static bool is_home(const struct wr_heap *home, weir_stream s)
     return wr_fence_is_of(&home->fence, s) && !home->retired;
 }
 
+/* The known capture that the stream is part of, 0: none. What is freed there is at home in that capture's heap
+ * alone: elsewhere the graph's launches may use it, so it waits for the release. */
+static inline uint64_t read_capture(weir_stream s)
+{
+    return WR_UNLIKELY(wr_captures_maybe()) ? wr_captures_of(s) : 0;
+}
+
 weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
 {
     if (block == 0) return WEIR_OK;
@@ -148,10 +155,12 @@ weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s)
         return wr_pool_refuse(p);
     struct located at = {0};
     struct wr_heap *home;
+    uint64_t capture = read_capture(s);
     weir_status st = locate(p, block, &at);
     if (WR_LIKELY(st == WEIR_OK)) st = lock_home(p, &at, &home);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
     bool at_home = is_home(home, s), tick = false;
+    if (WR_UNLIKELY(capture != 0)) at_home &= atomic_load(&home->capture) == capture;
     if (WR_LIKELY(at_home)) {
         st = wr_stream_free(home, at.kind, at.unit, &home->fence);
         tick = wr_stream_wants_tick(home);

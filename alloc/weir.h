@@ -293,7 +293,9 @@ WEIR_API weir_status weir_import_close(weir_imported *imported);
  * A stream that captures a graph gets memory from a heap of that capture and that stream. What is freed there
  * serves the same stream in the same capture again, and nothing else, until the graph is released; a block of
  * elsewhere that captured work uses (touch, or free, on the capturing stream) stays, too. No event is recorded
- * or queried on a capturing stream. While a capture goes on that weir has met - by any of these calls on its
+ * or queried on a capturing stream. A free asks the driver nothing: a block of before the capture that is freed at
+ * home, on the stream that captures, stays if the capture was met before, and is taken for one freed outside of it
+ * if not; so where captured work uses such blocks call weir_graph_id first. While a capture goes on that weir has met - by any of these calls on its
  * stream - no memory is unmapped and no event recorded on its context, which would break it. Allocs on a
  * capturing stream are COMPLETED, whatever policy is asked: nothing waits there. */
 

@@ -4,6 +4,7 @@
  * that was captured, in the order that was captured; whether anything overlaps is the oracle's to say.
  */
 #include "harness.h"
+#include "captures.h"
 #include "pool_world.h"
 
 #define MS ((uint64_t)1000000)
@@ -125,6 +126,65 @@ static void test_P01_the_streams_own_memory_from_before_is_not_touched_by_its_ca
     assert_int_not_equal(x, y);
     wr_world_free(&world, y, a);
     end(a);
+    release(id);
+}
+
+/* Freed at home, in stream order, and yet used by each launch to come. */
+static void test_P01_a_block_of_before_freed_by_its_capturing_home_is_kept_for_the_graph(void **state)
+{
+    (void)state;
+    const size_t bytes = 4 * WR_MIB;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    weir_dptr x = wr_world_alloc(&world, bytes, a);
+    uint64_t id = begin(a);
+    wr_world_free(&world, x, a); /* captured: a writes x */
+    end(a);
+    weir_dptr y = wr_world_alloc(&world, bytes, a), z = wr_world_alloc(&world, bytes, b);
+    weir_stream launches = wr_world_stream(&world);
+    wr_world_write(&world, launches, x, bytes, MS);
+    wr_world_write(&world, a, y, bytes, MS);
+    wr_world_write(&world, b, z, bytes, MS);
+    assert_int_not_equal(x, y);
+    assert_int_not_equal(x, z);
+    assert_int_equal(wr_world_stats(&world).pending_bytes, bytes);
+    wr_sim_drain(world.sim);
+    wr_world_free(&world, y, a);
+    wr_world_free(&world, z, b);
+    release(id);
+    assert_int_equal(settled_bytes(), 0);
+}
+
+/* The heap of one capture is not home to another of the same stream. */
+static void test_P01_a_block_of_one_graph_freed_in_the_next_ones_capture_is_kept_for_both(void **state)
+{
+    (void)state;
+    const size_t bytes = 4 * WR_MIB;
+    weir_stream a = wr_world_stream(&world);
+    uint64_t first = begin(a);
+    weir_dptr x = wr_world_alloc(&world, bytes, a);
+    end(a);
+    uint64_t second = begin(a);
+    wr_world_free(&world, x, a); /* captured: a reads x */
+    end(a);
+    release(first);
+    assert_int_equal(settled_bytes(), bytes);
+    assert_int_equal(wr_world_stats(&world).pending_bytes, bytes);
+    release(second);
+    assert_int_equal(settled_bytes(), 0);
+}
+
+/* What it costs: one look of the stream's frees at the capture, till it is seen to have ended. */
+static void test_frees_after_a_capture_are_at_home_again_while_its_graph_lives(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    uint64_t id = begin(a);
+    end(a);
+    weir_dptr x = wr_world_alloc(&world, WR_MIB, a);
+    wr_world_free(&world, x, a);
+    assert_false(wr_captures_maybe());
+    assert_int_equal(wr_world_alloc(&world, WR_MIB, a), x);
+    wr_world_free(&world, x, a);
     release(id);
 }
 
@@ -452,6 +512,9 @@ int main(void)
         TEST_LARGE(test_P01_a_block_freed_on_another_captured_stream_is_not_reused_in_the_graph),
         TEST_LARGE(test_P01_three_times_alloc_and_free_on_one_captured_stream_peak_at_one_block),
         TEST(test_P01_the_streams_own_memory_from_before_is_not_touched_by_its_capture),
+        TEST(test_P01_a_block_of_before_freed_by_its_capturing_home_is_kept_for_the_graph),
+        TEST(test_P01_a_block_of_one_graph_freed_in_the_next_ones_capture_is_kept_for_both),
+        TEST(test_frees_after_a_capture_are_at_home_again_while_its_graph_lives),
         TEST(test_P02_nothing_that_a_capture_forbids_is_done_meanwhile),
         TEST(test_P02_a_growth_that_fails_half_way_in_a_capture_unmaps_nothing_before_its_end),
         TEST(test_P06_a_capture_aborted_at_any_step_gives_everything_back),
