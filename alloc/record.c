@@ -1,60 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * DESIGN. One leaf lock, one buffer, one table from address to id: the order of the lines is then that of the
- * calls, over all threads, and a free is matched with its alloc. Buffers per thread would have to be merged,
- * which needs all of them in memory. Costs some 0.2 us a call, and threads take turns: for looking, not for
- * production. Bounded: the buffer is written out when it is full, and the table holds live blocks only.
+ * DESIGN. Each thread fills a buffer of its own and writes it out when it is full; what threads share is a counter,
+ * from which each event draws its place in the order, and the file. A free draws before it frees, an alloc once it
+ * has its block: so two calls about one address are in the order in which they happened. All else, sorting, and
+ * matching a free with its alloc, is the reader's, who has time.
+ *
+ * COST, measured with bench/alloc on two busy processors over a device that does nothing: a warm pair 140 to 190 ns
+ * instead of 40, so 50 to 75 ns a call, half of which is the clock and the counter; the mix 160 to 210 ns an
+ * operation instead of 100 to 140. A recorder with one lock, a table and a line of text a call took 400 ns a call.
+ * Bounded: 40 KiB for each of the most threads that ever ran at once, and 40 bytes a call in the file.
  *
  * A write that fails, or a host without memory, ends the recording with one line on stderr; the program goes on.
- * A forked child records nothing: the file is its parent's.
+ * What is buffered is lost where the process ends by a signal. A forked child records nothing: the file is its
+ * parent's.
  */
 #include "record.h"
-#include "table.h"
 #include "device.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 1 << 16, LINE_BYTES = 128 };
+enum { BUFFER_EVENTS = 1024 };
 
 _Atomic bool wr_record_on;
 
-struct entry {
-    uint64_t bytes;
-    uint32_t id, stream;
+/* Never freed: a thread that ends leaves it, empty, to the next. */
+struct buffer {
+    struct buffer *next;
+    _Atomic bool taken;
+    struct wr_latch lock; /* guards all below; its thread's, but for a flush */
+    uint32_t n;
+    struct wr_record_event events[BUFFER_EVENTS];
 };
 
 static struct {
-    pthread_mutex_t mutex; /* guards all below; no other lock is taken under it */
-    int file;
+    _Atomic uint64_t order;
+    _Atomic(struct buffer *) buffers;
     uint64_t start_ns;
-    uint32_t n_ids, n_streams;
-    struct wr_table live;      /* address -> index + 1 of its entry */
-    struct wr_table stream_of; /* handle + 1 -> number + 1, in the order in which they appear */
-    struct entry *entries;
-    uint32_t *spares;
-    uint32_t n_entries, n_spares, capacity;
-    size_t n_chars;
-    char chars[BUFFER_BYTES];
+    pthread_key_t thread_end;
+    pthread_mutex_t mutex; /* guards the file; a leaf */
+    int file;
 } record = {.mutex = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
-/* LOCK: held, as for all below. */
+static _Thread_local struct buffer *mine;
+
 static void stop(const char *why)
 {
-    atomic_store(&wr_record_on, false);
-    fprintf(stderr, "weir: WEIR_TRACE: %s; recording has ended\n", why);
+    if (atomic_exchange(&wr_record_on, false))
+        fprintf(stderr, "weir: WEIR_TRACE: %s; recording has ended\n", why);
 }
 
-static void flush_locked(void)
+/* Whole or not at all, as far as other threads see. */
+static void write_out(const void *data, size_t bytes)
 {
-    size_t done = 0;
-    while (done < record.n_chars) {
-        ssize_t n = write(record.file, record.chars + done, record.n_chars - done);
+    pthread_mutex_lock(&record.mutex);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(record.file, (const char *)data + done, bytes - done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             stop(strerror(errno));
@@ -62,79 +67,86 @@ static void flush_locked(void)
         }
         done += (size_t)n;
     }
-    record.n_chars = 0;
-}
-
-static void write_line(const char *op, const struct entry *e)
-{
-    uint64_t us = (wr_device_wall_ns() - record.start_ns) / 1000;
-    if (BUFFER_BYTES - record.n_chars < LINE_BYTES) flush_locked();
-    int n = snprintf(record.chars + record.n_chars, LINE_BYTES,
-        "%" PRIu64 ",%s,%" PRIu32 ",%" PRIu64 ",%" PRIu32 "\n", us, op, e->id, e->bytes, e->stream);
-    record.n_chars += (size_t)n;
-}
-
-static bool reserve_entry(void)
-{
-    if (!wr_table_reserve(&record.live, 1) || !wr_table_reserve(&record.stream_of, 1)) return false;
-    if (record.n_spares > 0 || record.n_entries < record.capacity) return true;
-    uint32_t capacity = record.capacity == 0 ? 1024 : record.capacity * 2;
-    struct entry *entries = realloc(record.entries, capacity * sizeof *entries);
-    if (entries != NULL) record.entries = entries;
-    uint32_t *spares = realloc(record.spares, capacity * sizeof *spares);
-    if (spares != NULL) record.spares = spares;
-    if (entries == NULL || spares == NULL) return false;
-    record.capacity = capacity;
-    return true;
-}
-
-static uint32_t number_of(weir_stream s)
-{
-    uint64_t key = (uint64_t)(uintptr_t)s + 1;
-    uint32_t number = wr_table_get(&record.stream_of, key);
-    if (number == 0) wr_table_put(&record.stream_of, key, number = ++record.n_streams);
-    return number - 1;
-}
-
-static void record_alloc_locked(weir_dptr block, size_t bytes, weir_stream s)
-{
-    if (!reserve_entry()) {
-        stop("the host has no memory");
-        return;
-    }
-    uint32_t at = record.n_spares > 0 ? record.spares[--record.n_spares] : record.n_entries++;
-    record.entries[at] = (struct entry){.bytes = bytes, .id = record.n_ids++, .stream = number_of(s)};
-    uint32_t stale = wr_table_remove(&record.live, block); /* of a pool that has ended since */
-    if (stale != 0) record.spares[record.n_spares++] = stale - 1;
-    wr_table_put(&record.live, block, at + 1);
-    write_line("alloc", &record.entries[at]);
-}
-
-void wr_record_alloc(weir_dptr block, size_t bytes, weir_stream s)
-{
-    if (block == 0) return;
-    pthread_mutex_lock(&record.mutex);
-    if (atomic_load(&wr_record_on)) record_alloc_locked(block, bytes, s);
     pthread_mutex_unlock(&record.mutex);
 }
 
-void wr_record_free(weir_dptr block)
+/* LOCK: b->lock. */
+static void flush_locked(struct buffer *b)
 {
-    pthread_mutex_lock(&record.mutex);
-    uint32_t at = atomic_load(&wr_record_on) ? wr_table_remove(&record.live, block) : 0;
-    if (at != 0) {
-        write_line("free", &record.entries[at - 1]);
-        record.spares[record.n_spares++] = at - 1;
-    }
-    pthread_mutex_unlock(&record.mutex);
+    if (b->n > 0 && wr_record_is_on()) write_out(b->events, b->n * sizeof b->events[0]);
+    b->n = 0;
 }
 
 void wr_record_flush(void)
 {
     if (!wr_record_is_on()) return;
-    pthread_mutex_lock(&record.mutex);
-    if (atomic_load(&wr_record_on)) flush_locked();
-    pthread_mutex_unlock(&record.mutex);
+    for (struct buffer *b = atomic_load(&record.buffers); b != NULL; b = b->next) {
+        wr_latch_take(&b->lock);
+        flush_locked(b);
+        wr_latch_give(&b->lock);
+    }
+}
+
+static void leave_buffer(void *arg)
+{
+    struct buffer *b = arg;
+    wr_latch_take(&b->lock);
+    flush_locked(b);
+    wr_latch_give(&b->lock);
+    mine = NULL;
+    atomic_store(&b->taken, false);
+}
+
+static struct buffer *new_buffer(void)
+{
+    struct buffer *b = calloc(1, sizeof *b);
+    if (b == NULL) return NULL;
+    atomic_store(&b->taken, true);
+    wr_latch_init(&b->lock, WR_RANK_REGISTRY);
+    b->next = atomic_load(&record.buffers);
+    while (!atomic_compare_exchange_weak(&record.buffers, &b->next, b)) {
+    }
+    return b;
+}
+
+/* SLOW: the thread's first call. NULL: the host has no memory. */
+static struct buffer *take_buffer_slow(void)
+{
+    struct buffer *b = atomic_load(&record.buffers);
+    while (b != NULL && atomic_exchange(&b->taken, true))
+        b = b->next;
+    if (b == NULL) b = new_buffer();
+    if (b == NULL || pthread_setspecific(record.thread_end, b) != 0) {
+        stop("the host has no memory");
+        return NULL;
+    }
+    return mine = b;
+}
+
+static void add(weir_dptr block, size_t bytes, weir_stream s)
+{
+    struct buffer *b = mine != NULL ? mine : take_buffer_slow();
+    if (b == NULL) return;
+    wr_latch_take(&b->lock);
+    b->events[b->n++] = (struct wr_record_event){
+        .order = atomic_fetch_add_explicit(&record.order, 1, memory_order_relaxed),
+        .t_ns = wr_device_wall_ns() - record.start_ns,
+        .address = block,
+        .bytes = bytes,
+        .stream = (uintptr_t)s,
+    };
+    if (b->n == BUFFER_EVENTS) flush_locked(b);
+    wr_latch_give(&b->lock);
+}
+
+void wr_record_alloc(weir_dptr block, size_t bytes, weir_stream s)
+{
+    if (block != 0) add(block, bytes, s);
+}
+
+void wr_record_free(weir_dptr block)
+{
+    if (block != 0) add(block, 0, NULL);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -149,16 +161,15 @@ static void open_once(void)
     const char *path = getenv("WEIR_TRACE");
     if (path == NULL || *path == 0) return;
     record.file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (record.file < 0) {
+    if (record.file < 0 || pthread_key_create(&record.thread_end, leave_buffer) != 0) {
         fprintf(stderr, "weir: WEIR_TRACE=%s: %s; nothing is recorded\n", path, strerror(errno));
         return;
     }
-    static const char head[] = "t_us,op,id,bytes,stream\n";
-    memcpy(record.chars, head, record.n_chars = sizeof head - 1);
     record.start_ns = wr_device_wall_ns();
+    atomic_store(&wr_record_on, true);
+    write_out(WR_RECORD_MAGIC, sizeof WR_RECORD_MAGIC - 1);
     pthread_atfork(NULL, NULL, stop_in_child);
     atexit(wr_record_flush);
-    atomic_store(&wr_record_on, true);
 }
 
 void wr_record_open(void)

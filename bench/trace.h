@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An allocation trace: who asked for how much, in which order. Columns t_us,op,id,bytes,stream, one header
- * line; `.gz` is read through gzip. What WEIR_TRACE records has the same columns.
+ * line; `.gz` is read through gzip. Or what WEIR_TRACE has recorded.
  */
 #ifndef WR_BENCH_TRACE_H
 #define WR_BENCH_TRACE_H

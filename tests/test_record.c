@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The recorder looks at the environment once in a process, so the tests share one file, and read what it got since.
+ * Those of its end run in a child, before the parent's recorder opens.
  */
 #include "../bench/trace.h"
 #include "forks.h"
@@ -40,7 +41,58 @@ static void expect(
     assert_int_equal(e->stream, stream);
 }
 
-/* The first: ids and streams begin at 0. */
+/* Runs it in a process of its own, which records to `file`. Returns its exit status. */
+static int run_child(const char *file, void (*run)(void))
+{
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("WEIR_TRACE", file, 1);
+        run();
+        exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void make_three_calls(void)
+{
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){0});
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr x = wr_world_alloc(&w, 1000, a), y = wr_world_alloc(&w, 2000, a);
+    wr_world_free(&w, x, a);
+    if (y == 0) _exit(1);
+}
+
+static void test_what_is_buffered_at_the_exit_reaches_the_file(void **state)
+{
+    (void)state;
+    struct wr_trace t;
+    assert_int_equal(run_child(path, make_three_calls), 0);
+    const char *wrong = wr_trace_read(path, &t);
+    if (wrong != NULL) fail_msg("%s", wrong);
+    assert_int_equal(t.n_events, 3);
+    assert_int_equal(t.max_load, 3000);
+    wr_trace_fini(&t);
+}
+
+static void go_on_without(void)
+{
+    make_three_calls();
+    wr_record_flush();
+    if (wr_record_is_on()) _exit(1);
+    make_three_calls();
+}
+
+static void test_a_file_that_takes_no_more_ends_the_recording_and_nothing_else(void **state)
+{
+    (void)state;
+    assert_int_equal(run_child("/dev/full", go_on_without), 0);
+    assert_int_equal(run_child("/no/such/folder/file", go_on_without), 0);
+}
+
+/* The first here: ids and streams begin at 0. */
 static void test_calls_are_recorded_in_their_order(void **state)
 {
     (void)state;
@@ -154,6 +206,8 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_buffered_at_the_exit_reaches_the_file),
+        cmocka_unit_test(test_a_file_that_takes_no_more_ends_the_recording_and_nothing_else),
         cmocka_unit_test(test_calls_are_recorded_in_their_order),
         cmocka_unit_test(test_calls_that_fail_or_do_nothing_are_not_recorded),
         cmocka_unit_test(test_threads_leave_a_trace_that_can_be_replayed),
