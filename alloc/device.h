@@ -59,6 +59,15 @@ struct wr_launch {
     uint64_t sim_duration_ns; /* how long it takes where it is simulated */
 };
 
+/* A block that is about to be freed, for a device that sees what is touched. */
+struct wr_freed {
+    uint64_t address, bytes;
+    uint64_t home; /* the stream it is of, by id */
+    weir_stream stream;
+    const uint64_t *declared; /* ids of the other streams whose uses were declared */
+    unsigned n_declared;
+};
+
 #define WR_DEVICE_OPS(X)                                                                                           \
     /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                              \
     X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                            \
@@ -116,6 +125,8 @@ struct wr_device_ops {
     /* Another device of the same kind, and where simulated of the same world; opened at need, no work done on
      * it. NO_DEVICE, and what wr_device_get says. */
     weir_status (*sibling)(struct wr_device *d, int ordinal, struct wr_device **out);
+    /* Reports the block's uses that nobody declared. NULL: the device does not see them. */
+    void (*watch_free)(struct wr_device *d, const struct wr_freed *f);
     /* The clock: monotonic, of the machine or of the simulation. */
     uint64_t (*now_ns)(struct wr_device *d);
     /* Sleeps up to `ns`, sooner if `wake` is signalled. `held` is the lock that guards the waiter's

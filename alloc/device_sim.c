@@ -263,6 +263,7 @@ static const struct wr_device_ops sim_ops = {
     WR_DEVICE_OPS(SIM_OP_FIELD)
 #undef SIM_OP_FIELD
         .sibling = find_sibling,
+    .watch_free = wr_sim_watch_free,
     .now_ns = read_clock,
     .doze = wr_sim_doze,
 };
@@ -358,6 +359,7 @@ weir_status wr_sim_open(const struct wr_sim_options *o, struct wr_sim **out)
     w->options.profile = &w->profile;
     w->random = o->adversary_seed;
     w->oracle.host_version = 1;
+    w->oracle.prints = getenv("WEIR_CHECK_USES") != NULL;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->changed, NULL);
     pthread_cond_init(&w->work, NULL);

@@ -11,6 +11,7 @@
 #include "captures.h"
 #include "nvtx.h"
 #include "record.h"
+#include "watch.h"
 
 #include <stdlib.h>
 
@@ -370,21 +371,34 @@ weir_status wr_pool_peer_enable(weir_pool *p, int ordinal)
     return st;
 }
 
-static weir_status export_inside(weir_pool *p, weir_dptr block, size_t from, weir_exported *out)
+weir_status wr_pool_lock_block(
+    weir_pool *p, weir_dptr block, struct wr_heap **home, enum wr_kind *kind, uint32_t *unit)
 {
     struct located at = {0};
-    struct wr_heap *home;
-    struct wr_exported part;
     weir_status st = locate(p, block, &at);
-    if (st == WEIR_OK) st = lock_home(p, &at, &home);
+    if (st == WEIR_OK) st = lock_home(p, &at, home);
     if (st != WEIR_OK) return st;
-    uint64_t bytes = wr_size_bytes(wr_stream_live_units(home, at.kind, at.unit));
+    *kind = at.kind;
+    *unit = at.unit;
+    if (wr_stream_live_units(*home, at.kind, at.unit) > 0) return WEIR_OK;
+    wr_latch_give(&(*home)->lock);
+    return wr_fail(WEIR_INVALID_POINTER, "no live block starts at this address");
+}
+
+static weir_status export_inside(weir_pool *p, weir_dptr block, size_t from, weir_exported *out)
+{
+    struct wr_heap *home;
+    enum wr_kind kind;
+    uint32_t unit;
+    struct wr_exported part;
+    weir_status st = wr_pool_lock_block(p, block, &home, &kind, &unit);
+    if (st != WEIR_OK) return st;
+    uint64_t bytes = wr_size_bytes(wr_stream_live_units(home, kind, unit));
     wr_latch_give(&home->lock);
-    if (bytes == 0) return wr_fail(WEIR_INVALID_POINTER, "no live block starts at this address");
     if (from >= bytes)
         return wr_fail(WEIR_INVALID_ARGUMENT, "byte %zu of a block of %llu", from, (unsigned long long)bytes);
     uint64_t inside = from % WR_UNIT_BYTES;
-    st = wr_pages_export(&p->pages, at.unit + (uint32_t)(from >> WR_UNIT_LOG2), &part);
+    st = wr_pages_export(&p->pages, unit + (uint32_t)(from >> WR_UNIT_LOG2), &part);
     if (st != WEIR_OK) return st;
     out->fd = part.fd;
     out->segment_bytes = part.segment_bytes;
@@ -582,6 +596,7 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
 {
     wr_record_open();
     wr_nvtx_open();
+    wr_watch_open(d);
     struct wr_pages_plan plan = {0};
     struct wr_terms terms = {.align = 1, .reuse = WEIR_REUSE_COMPLETED};
     weir_status st = wr_edges_check_device(d);

@@ -79,6 +79,10 @@ weir_status wr_pool_export(weir_pool *p, weir_dptr block, size_t from, weir_expo
 weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out);
 weir_status wr_pool_host_free(weir_pool *p, void *host, weir_stream s);
 
+/* The home of a live block, its lock taken. INVALID_POINTER. */
+weir_status wr_pool_lock_block(
+    weir_pool *p, weir_dptr block, struct wr_heap **home, enum wr_kind *kind, uint32_t *unit);
+
 /* stats.c */
 void wr_stats_fill(weir_pool *p, weir_stats *out);
 void wr_stats_check(weir_pool *p);

@@ -60,6 +60,7 @@ struct sim_oracle {
     size_t n_reported, reported_capacity;
     char **texts;
     size_t n_texts, n_cleared;
+    bool prints; /* reports go to stderr, too: WEIR_CHECK_USES */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
@@ -246,6 +247,7 @@ weir_status wr_sim_leave(struct wr_device *d, weir_status s);
 /* sim_stream.c: the seam's stream and event ops, and: */
 struct sim_stream *wr_sim_stream_new(struct sim_device *d, uint64_t thread);
 void wr_sim_stream_free(struct sim_stream *s);
+struct sim_stream *wr_sim_stream_at(struct sim_device *d, weir_stream handle); /* NULL: dead, or unknown */
 /* The stream named by a handle; a dead or unknown one is reported and refused. */
 weir_status wr_sim_stream_find(
     struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out);
@@ -300,6 +302,7 @@ void wr_sim_oracle_seen(struct wr_sim *w, const struct sim_mark *m); /* the host
 void wr_sim_oracle_end_bytes(struct wr_sim *w, uint64_t start, uint64_t bytes, const char *what);
 void wr_sim_oracle_report(struct wr_sim *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void wr_sim_oracle_end(struct wr_sim *w);
+void wr_sim_watch_free(struct wr_device *d, const struct wr_freed *f);
 
 /* The rows of WR_DEVICE_OPS, each beside its kind. */
 #define SIM_OP_DECLARE(name, args) weir_status wr_sim_op_##name args;

@@ -39,6 +39,7 @@ void wr_sim_oracle_report(struct wr_sim *w, const char *format, ...)
     if ((o->n_texts & (o->n_texts - 1)) == 0) /* grows at powers of two */
         o->texts = wr_sim_alloc(o->texts, (o->n_texts ? 2 * o->n_texts : 1) * sizeof *o->texts);
     o->texts[o->n_texts++] = memcpy(wr_sim_alloc(NULL, bytes), text, bytes);
+    if (o->prints) fprintf(stderr, "weir: %s\n", text);
 }
 
 unsigned wr_sim_reports(struct wr_sim *w)
@@ -355,6 +356,53 @@ void wr_sim_host_access(struct wr_sim *w, const void *host, size_t bytes, bool w
     check_host(w, start, start + bytes, writes, writes ? "writes" : "reads");
     pthread_mutex_unlock(&w->mutex);
 }
+
+/* ---- declared uses ----------------------------------------------------------------------------------- */
+
+static bool is_declared(const struct wr_freed *f, uint64_t stream_id)
+{
+    bool declared = stream_id == f->home;
+    for (unsigned i = 0; i < f->n_declared; i++)
+        declared |= f->declared[i] == stream_id;
+    return declared;
+}
+
+/* `s`: the stream that the block is freed on. */
+static void check_use(
+    const struct sim_stream *s, const struct wr_freed *f, const struct sim_access *use, const char *verb)
+{
+    struct wr_sim *w = s->device->world;
+    if (is_after(&s->clock, use) || is_declared(f, use->stream_id) || !is_news(&w->oracle, use->op)) return;
+    wr_sim_oracle_report(w,
+        "undeclared use: the block [0x%" PRIx64 ", 0x%" PRIx64 ") of stream %" PRIu64
+        " is freed on stream %" PRIu64 ", which is not ordered after op %" PRIu64 " (%s, stream %" PRIu64
+        "), which %s it and was not declared by weir_touch",
+        f->address, f->address + f->bytes, f->home, s->id, use->op, use->what, use->stream_id, verb);
+}
+
+/* What is reused by order and declared uses alone may be so under whoever is neither ordered nor declared: said
+ * here before anybody gets it, for whom it would be a race. */
+void wr_sim_watch_free(struct wr_device *d, const struct wr_freed *f)
+{
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_oracle *o = &w->oracle;
+    pthread_mutex_lock(&w->mutex);
+    struct sim_stream *s = wr_sim_stream_at(sim_device_of(d), f->stream);
+    if (s) { /* a destroyed stream may be named by a free (A09): its place in the order is not known any more */
+        join_host(s);
+        o->n_reported = 0;
+        for (size_t i = find_interval(o, f->address);
+             i < o->n_intervals && o->intervals[i]->start < f->address + f->bytes; i++) {
+            const struct sim_interval *bytes = o->intervals[i];
+            check_use(s, f, &bytes->writer, "writes");
+            for (uint32_t r = 0; r < bytes->n_readers; r++)
+                check_use(s, f, &bytes->readers[r], "reads");
+        }
+    }
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------- */
 
 void wr_sim_oracle_end_bytes(struct wr_sim *w, uint64_t start, uint64_t bytes, const char *what)
 {

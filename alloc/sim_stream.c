@@ -58,19 +58,21 @@ static weir_status refuse_dead(struct wr_sim *w, const char *op, const char *wha
         WEIR_INVALID_ARGUMENT, "%s: no %s 0x%" PRIxPTR " on the simulated device", op, what, handle);
 }
 
-weir_status wr_sim_stream_find(
-    struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out)
+struct sim_stream *wr_sim_stream_at(struct sim_device *d, weir_stream handle)
 {
     struct wr_sim *w = d->world;
     uintptr_t h = (uintptr_t)handle;
-    struct sim_stream *s = NULL;
-    if (h <= 1)
-        s = d->legacy;
-    else if (h == 2)
-        s = find_per_thread(d);
-    else if (h >= SIM_FIRST_HANDLE && h - SIM_FIRST_HANDLE < w->n_stream_handles)
-        s = w->stream_handles[h - SIM_FIRST_HANDLE];
-    if (!s) return refuse_dead(w, op, "stream", h);
+    if (h <= 1) return d->legacy;
+    if (h == 2) return find_per_thread(d);
+    bool known = h >= SIM_FIRST_HANDLE && h - SIM_FIRST_HANDLE < w->n_stream_handles;
+    return known ? w->stream_handles[h - SIM_FIRST_HANDLE] : NULL;
+}
+
+weir_status wr_sim_stream_find(
+    struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out)
+{
+    struct sim_stream *s = wr_sim_stream_at(d, handle);
+    if (!s) return refuse_dead(d->world, op, "stream", (uintptr_t)handle);
     *out = s;
     return WEIR_OK;
 }

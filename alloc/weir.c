@@ -6,6 +6,7 @@
 #include "import.h"
 #include "pool.h"
 #include "record.h"
+#include "watch.h"
 
 #include <string.h>
 
@@ -80,6 +81,7 @@ weir_status weir_free(weir_pool *pool, weir_dptr block, weir_stream stream)
 {
     if (WR_UNLIKELY(pool == NULL)) return invalid("pool is NULL");
     if (wr_record_is_on()) wr_record_free(block);
+    if (wr_watch_is_on()) wr_watch_free(pool, block, stream);
     return wr_pool_free(pool, block, stream);
 }
 
