@@ -526,6 +526,34 @@ static void test_P01_a_captured_graph_reuses_one_block_and_replays_right(void **
     end_stream(s);
 }
 
+static void test_P01_a_block_of_before_freed_by_its_capturing_home_is_kept_for_the_graph(void **state)
+{
+    (void)state;
+    const size_t size = 1500 * MIB; /* of 2048: only x's own memory can serve it again */
+    weir_stream s = new_stream(), other = new_stream();
+    weir_dptr x, y;
+    CUgraph graph = NULL;
+    uint64_t id = 0;
+    OK(weir_alloc(pool, size, s, &x));
+    OK(wr_kernels_fill(device, s, x, MIB, 1)); /* the kernel is loaded now, not captured */
+    OK(device->ops->stream_sync(device, s));
+    assert_int_equal(cu.begin_capture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    weir_status st = weir_graph_id(pool, s, &id);
+    if (st == WEIR_OK) st = wr_kernels_fill(device, s, x, MIB, 2);
+    if (st == WEIR_OK) st = weir_free(pool, x, s);
+    CUresult ended = cu.end_capture(s, &graph);
+    OK(st);
+    assert_int_equal(ended, CUDA_SUCCESS);
+    assert_int_not_equal(weir_alloc(pool, size, s, &y), WEIR_OK);
+    assert_int_not_equal(weir_alloc(pool, size, other, &y), WEIR_OK);
+    assert_int_equal(cu.graph_destroy(graph), CUDA_SUCCESS);
+    OK(weir_graph_release(pool, id));
+    OK(alloc_with(size, other, WEIR_REUSE_HOST_WAIT, WR_NS_PER_SEC, &y));
+    OK(weir_free(pool, y, other));
+    end_stream(other);
+    end_stream(s);
+}
+
 /* P06, on the real driver: the capture is broken from outside, and all comes back. */
 static void test_P06_a_broken_capture_gives_its_memory_back(void **state)
 {
@@ -751,6 +779,7 @@ int main(void)
         TEST(test_I05_an_exported_block_is_at_base_and_offset),
         TEST(test_a_capture_survives_everything_that_weir_does_meanwhile),
         TEST(test_P01_a_captured_graph_reuses_one_block_and_replays_right),
+        TEST(test_P01_a_block_of_before_freed_by_its_capturing_home_is_kept_for_the_graph),
         TEST(test_P06_a_broken_capture_gives_its_memory_back),
         TEST(test_Q02_a_push_of_pageable_memory_does_not_wait_for_a_kernel),
         TEST(test_Q20_a_thread_without_a_context_can_push_and_still_has_none),
