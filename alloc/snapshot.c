@@ -156,7 +156,7 @@ static void print_stream(struct text *t, const weir_pool *p, struct notes *n)
         ", \"live_blocks\": %" PRIu64 ", \"pending_blocks\": %" PRIu64 ", \"allocs\": %" PRIu64
         ", \"frees\": %" PRIu64 ", \"ticks\": %" PRIu64 ",\n   \"blocks\": [",
         n->id, n->retired ? "true" : "false", c->live_units << WR_UNIT_LOG2, c->pending_units << WR_UNIT_LOG2,
-        c->live_blocks, c->pending_blocks, c->allocs, c->frees, n->ticks);
+        c->allocs - c->frees, c->pending_blocks, c->allocs, c->frees, n->ticks);
     for (uint32_t i = 0; i < n->n_pieces; i++) {
         print(t, i == 0 ? "\n    " : ",\n    ");
         print_piece(t, p, n, &n->pieces[i]);

@@ -16,7 +16,7 @@ static void add_heap(weir_stats *s, const struct wr_heap *h)
     s->pending_bytes += c->pending_units << WR_UNIT_LOG2;
     s->cached_bytes += (c->front_units + h->range[WR_SMALL].free_units + h->range[WR_LARGE].free_units)
                        << WR_UNIT_LOG2;
-    s->live_blocks += c->live_blocks;
+    s->live_blocks += c->allocs - c->frees;
     s->pending_blocks += c->pending_blocks;
     s->streams++;
     s->allocs += c->allocs;

@@ -37,17 +37,22 @@ static struct wr_front *front_of(struct wr_heap *h, uint32_t units)
 static void count_live(struct wr_heap *h, uint32_t units)
 {
     h->counts.allocs++;
-    h->counts.live_blocks++;
     h->counts.live_units += units;
     if (h->counts.live_units > h->counts.peak_live_units) h->counts.peak_live_units = h->counts.live_units;
+}
+
+/* Most often it is noted: then the line stays as it is, and in other threads' caches. */
+static void note_used(struct wr_heap *h, const struct wr_front *front)
+{
+    size_t i = (size_t)(front - h->fronts);
+    uint64_t bit = UINT64_C(1) << i % 64;
+    if (WR_UNLIKELY((h->front_used[i / 64] & bit) == 0)) h->front_used[i / 64] |= bit;
 }
 
 static void count_free(struct wr_heap *h, uint32_t units)
 {
     h->counts.frees++;
-    h->counts.live_blocks--;
     h->counts.live_units -= units;
-    h->unfenced_frees++;
     h->unfenced_units += units;
 }
 
@@ -89,7 +94,7 @@ weir_status wr_stream_free(struct wr_heap *h, enum wr_kind kind, uint32_t start,
     if (WR_UNLIKELY(front->units != n->units || !front->repeats)) return free_to_range(h, kind, id);
     n->bin_next = front->first;
     front->first = id;
-    h->front_used[(front - h->fronts) / 64] |= UINT64_C(1) << (front - h->fronts) % 64;
+    note_used(h, front);
     n->owner_data = IN_FRONT;
     h->counts.front_units += n->units;
     return WEIR_OK;
@@ -108,10 +113,10 @@ static void ask_for(struct wr_front *front, uint32_t units)
 }
 
 /* Before a larger piece is cut the cached blocks join, else what they keep apart is never whole again; but not
- * for a handful: a flush a cut would cost more than all else, and a 64th of what lives is little to lose. */
+ * for a handful: a flush a cut would cost more than all else, and a 128th of what lives is little to lose. */
 static bool flush_before_cut(struct wr_heap *h)
 {
-    return h->counts.front_units > h->counts.live_units / 64 && wr_stream_flush(h);
+    return h->counts.front_units > h->counts.live_units / 128 && wr_stream_flush(h);
 }
 
 static __attribute__((noinline)) weir_status alloc_from_range(
@@ -164,8 +169,10 @@ static __attribute__((noinline)) weir_status free_used_slow(
 bool wr_stream_wants_tick(struct wr_heap *h)
 {
     enum { FREES = 256 };
-    if (WR_LIKELY(h->unfenced_frees < FREES && h->unfenced_units < h->tick_units)) return false;
-    h->unfenced_frees = h->unfenced_units = 0;
+    if (WR_LIKELY(h->counts.frees - h->ticked_frees < FREES && h->unfenced_units < h->tick_units))
+        return false;
+    h->ticked_frees = h->counts.frees;
+    h->unfenced_units = 0;
     return true;
 }
 
@@ -459,7 +466,7 @@ bool wr_stream_has_pages(const struct wr_heap *h)
 
 bool wr_stream_is_empty(const struct wr_heap *h)
 {
-    return h->counts.live_blocks == 0 && h->counts.pending_blocks == 0 && h->counts.front_units == 0 &&
+    return wr_stream_live_blocks(h) == 0 && h->counts.pending_blocks == 0 && h->counts.front_units == 0 &&
            h->range[WR_SMALL].free_units == 0 && h->range[WR_LARGE].free_units == 0;
 }
 
@@ -501,7 +508,7 @@ void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t i
     h->retired = false;
     atomic_store(&h->capture, 0);
     h->users = 0;
-    h->last_stamp = h->unfenced_frees = h->unfenced_units = 0;
+    h->last_stamp = h->unfenced_units = h->ticked_frees = 0;
     h->counts = (struct wr_heap_counts){0};
     for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
         wr_range_init(&h->range[kind]);
@@ -509,7 +516,8 @@ void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t i
 
 void wr_stream_forget(struct wr_heap *h)
 {
-    h->counts.live_blocks = h->counts.live_units = 0;
+    h->counts.live_units = 0;
+    h->counts.frees = h->counts.allocs; /* they are as good as freed */
     h->counts.pending_blocks = h->counts.pending_units = h->counts.front_units = 0;
     for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
         wr_range_fini(&h->range[kind]);
@@ -584,7 +592,7 @@ void wr_stream_check(const struct wr_heap *h)
     require(check_fronts(h, &front_blocks) == h->counts.front_units, "the front cache holds the front units");
     require(pending_blocks == h->counts.pending_blocks, "the pending lists hold the pending blocks");
     require(pending_units == h->counts.pending_units, "the pending lists hold the pending units");
-    require(h->blocks.used == h->counts.live_blocks + front_blocks,
+    require(h->blocks.used == wr_stream_live_blocks(h) + front_blocks,
         "the table holds the live and the front blocks");
     require(taken_units == h->counts.live_units + pending_units + h->counts.front_units,
         "what is taken is live, pending or in the front cache");

@@ -36,24 +36,25 @@ struct wr_front {
 enum { WR_FRONTS = 256 };
 
 struct wr_heap_counts {
-    uint64_t live_units, pending_units, front_units, peak_live_units;
-    uint64_t live_blocks, pending_blocks;
-    uint64_t allocs, slow_allocs, frees, touches;
+    uint64_t live_units, front_units, peak_live_units, allocs, frees;
+    uint64_t pending_units, pending_blocks, slow_allocs, touches;
 };
 
-/* What a warm call touches stands together, from the latch to the front cache. */
+/* What a warm call writes stands in one cache line, from the latch on, and what it only reads in the next: a heap
+ * that several threads share moves few lines between them. */
 struct wr_heap {
     struct wr_fence fence;                        /* first: a fence finds its heap */
     _Alignas(WR_CACHE_LINE) struct wr_latch lock; /* guards all below */
-    struct wr_fence *gate; /* what free pieces are stamped by: the stream's, or (OWNER) the context's */
-    bool retired;
-    uint32_t index;                                      /* in its pool */
-    uint32_t users;                                      /* threads in a slow path with this heap */
-    const void *pool;                                    /* NULL while the heap serves no stream */
-    uint64_t id;                                         /* the stream's (cuStreamGetId) */
-    uint64_t last_stamp;                                 /* the latest given to a free piece */
-    uint64_t unfenced_units, unfenced_frees, tick_units; /* see wr_stream_wants_tick */
+    uint64_t last_stamp;                          /* the latest given to a free piece */
+    uint64_t unfenced_units;                      /* freed since the last tick by weight */
     struct wr_heap_counts counts;
+    struct wr_fence *gate; /* what free pieces are stamped by: the stream's, or (OWNER) the context's */
+    const void *pool;      /* NULL while the heap serves no stream */
+    uint64_t id;           /* the stream's (cuStreamGetId) */
+    uint64_t tick_units, ticked_frees; /* see wr_stream_wants_tick */
+    uint32_t index;                    /* in its pool */
+    uint32_t users;                    /* threads in a slow path with this heap */
+    bool retired;
     struct wr_index blocks; /* start unit -> node of a block that is live or in the front cache */
     struct wr_front fronts[WR_FRONTS];
     uint64_t front_used[WR_FRONTS / 64]; /* bit i: fronts[i] may hold a block */
@@ -65,6 +66,11 @@ struct wr_heap {
     _Atomic uint64_t capture; /* whose private heap it is; 0: of none, or of a graph that was released */
     struct wr_heap *next_spare;
 };
+
+static inline uint64_t wr_stream_live_blocks(const struct wr_heap *h)
+{
+    return h->counts.allocs - h->counts.frees;
+}
 
 /* A heap begins with a stream and ends empty. The struct itself is never freed: see pool.c. */
 void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t index, uint64_t tick_units);

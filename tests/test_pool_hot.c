@@ -162,12 +162,12 @@ static void test_blocks_of_sizes_that_do_not_repeat_join_at_once(void **state)
     assert_int_equal(wr_world_stats(&world).reserved_bytes, 2 * WR_MIB);
 }
 
-/* What the cache holds is less than a 64th of what lives: a cut leaves it alone. */
+/* What the cache holds is less than a 128th of what lives: a cut leaves it alone. */
 static void test_a_cut_flushes_the_front_cache_only_where_it_holds_enough(void **state)
 {
     (void)state;
     weir_stream s = wr_world_stream(&world);
-    weir_dptr live = wr_world_alloc(&world, 30 * WR_MIB, s);
+    weir_dptr live = wr_world_alloc(&world, 50 * WR_MIB, s);
     for (int i = 0; i < 2; i++)
         wr_world_free(&world, wr_world_alloc(&world, 300 * WR_KIB, s), s);
     weir_dptr cut = wr_world_alloc(&world, 700 * WR_KIB, s);
