@@ -12,7 +12,7 @@
  *   gather      passed pages of all other heaps, which become idle
  *   stitch      own passed pages too, then idle segments that lie apart, moved side by side
  *   grow        new memory from the driver, within the limit; for a long run only what idle segments lack
- *   make room   finished segments go back to the driver, then grow
+ *   make room   own passed pages move, too; else finished segments go back to the driver, then grow
  *   ask others  other pools of the process give back what they have finished on the device, then grow
  *   evict       the caller's callback frees what it can do without; then all of the above again
  *   overgrow    grow from the soft limit to the limit: till here growth, by grow and make room, ends at the
@@ -20,8 +20,12 @@
  *   device wait only by policy: the stream waits, on the device, for another's past and takes its pages
  *   host wait   only by policy: the call waits for the fence that would serve it, then climbs again
  *
+ * Rungs that get pages, idle, moved or new ones, put them where they complete a free piece of the heap, if
+ * there is such a place: see place.c.
+ *
  * What is left is a typed failure: NOT_YET if what pends would be enough, else OUT_OF_MEMORY.
  */
+#include "place.h"
 #include "pool.h"
 #include "nvtx.h"
 
@@ -58,20 +62,40 @@ static weir_status search(struct request *q)
 }
 
 /* Pages granted to the heap join its range, and the block is cut from them under the same lock. */
-static weir_status add_pages_and_search(struct request *q, uint32_t first)
+static weir_status add_pages_and_search(struct request *q, struct wr_run run)
 {
     struct wr_range *r = &q->heap->range[q->kind];
     wr_latch_take(&q->heap->lock);
     weir_status st = WEIR_OK;
     if (wr_range_reserve(r)) {
-        wr_range_add(r, first << WR_UNITS_PER_PAGE_LOG2, q->pages << WR_UNITS_PER_PAGE_LOG2, 0);
+        wr_range_add(r, wr_size_units_of_pages(run.first), wr_size_units_of_pages(run.n), 0);
         st = search_locked(q);
     } else {
-        wr_pages_take_back(&q->pool->pages, first, q->pages);
+        wr_pages_take_back(&q->pool->pages, run.first, run.n);
         st = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a heap's pages");
     }
     wr_latch_give(&q->heap->lock);
     return st;
+}
+
+/* How a rung gets a run of pages. OK: they are granted. */
+typedef weir_status page_source(struct request *q, struct wr_run *run);
+
+/* Pages at a side of what is free in the heap, and the block from both; else as many as surely hold it,
+ * wherever they are: so, too, where another thread has taken the free piece meanwhile. */
+static weir_status extend(struct request *q, page_source *get, bool idle_only)
+{
+    wr_latch_take(&q->heap->lock);
+    struct wr_run run =
+        wr_place_choose(&q->pool->pages, q->heap, q->kind, q->units + q->terms->align - 1, idle_only);
+    wr_latch_give(&q->heap->lock);
+    weir_status st = WEIR_NOT_YET;
+    if (run.n > 0) st = get(q, &run);
+    if (run.n > 0 && st == WEIR_OK) st = add_pages_and_search(q, run);
+    if (st != WEIR_NOT_YET) return st;
+    run = (struct wr_run){.first = WR_ANYWHERE, .n = q->pages};
+    st = get(q, &run);
+    return st == WEIR_OK ? add_pages_and_search(q, run) : st;
 }
 
 /* LOCK: h->lock. */
@@ -201,12 +225,14 @@ static weir_status exchange(struct request *q)
     return st;
 }
 
+static weir_status get_idle(struct request *q, struct wr_run *run)
+{
+    return wr_pages_grant(&q->pool->pages, run, wr_pool_tag(q->heap, q->kind)) ? WEIR_OK : WEIR_NOT_YET;
+}
+
 static weir_status take_idle(struct request *q)
 {
-    uint32_t first;
-    if (!wr_pages_grant(&q->pool->pages, q->pages, wr_pool_tag(q->heap, q->kind), &first))
-        return WEIR_NOT_YET;
-    return add_pages_and_search(q, first);
+    return extend(q, get_idle, true);
 }
 
 /* A planted fault: another stream takes what it finds, passed or not. */
@@ -242,38 +268,48 @@ static bool has_own_pages(struct request *q)
     return (units >> WR_UNITS_PER_PAGE_LOG2) * WORTH >= q->pages;
 }
 
+static weir_status get_moved(struct request *q, struct wr_run *run)
+{
+    return wr_pages_stitch(&q->pool->pages, run, wr_pool_tag(q->heap, q->kind));
+}
+
+static weir_status move_idle(struct request *q)
+{
+    weir_status st = extend(q, get_moved, false);
+    return st == WEIR_OUT_OF_MEMORY ? WEIR_NOT_YET : st;
+}
+
 static weir_status stitch(struct request *q)
 {
-    uint32_t first;
     weir_status st = WEIR_NOT_YET;
     if (has_own_pages(q)) {
         note_trouble(q, wr_ladder_visit(q->pool, q->heap, true));
         st = take_idle(q);
     }
-    if (st != WEIR_NOT_YET) return st;
-    st = wr_pages_stitch(&q->pool->pages, q->pages, wr_pool_tag(q->heap, q->kind), &first);
-    if (st == WEIR_OK) return add_pages_and_search(q, first);
-    return st == WEIR_OUT_OF_MEMORY ? WEIR_NOT_YET : st;
+    return st == WEIR_NOT_YET ? move_idle(q) : st;
+}
+
+static weir_status get_new(struct request *q, struct wr_run *run)
+{
+    return wr_pages_grow(&q->pool->pages, run, q->ceiling, wr_pool_tag(q->heap, q->kind));
 }
 
 static weir_status grow(struct request *q)
 {
-    uint32_t first;
-    struct wr_pages *pages = &q->pool->pages;
-    weir_status st = wr_pages_grow(pages, q->pages, q->ceiling, wr_pool_tag(q->heap, q->kind), &first);
-    if (st == WEIR_OK) return add_pages_and_search(q, first);
+    weir_status st = extend(q, get_new, false);
     if (st != WEIR_OUT_OF_MEMORY && st != WEIR_NOT_YET) return st;
     q->device_full = st == WEIR_OUT_OF_MEMORY;
     return WEIR_NOT_YET;
 }
 
-/* A finished segment goes back to the driver where the limit, or another user of the device, is in the way
- * (A25). */
+/* Where the limit, or another user of the device, is in the way, all own passed pages are worth moving; and a
+ * finished segment goes back to the driver (A25). */
 static weir_status make_room(struct request *q)
 {
     struct wr_pages *pages = &q->pool->pages;
     note_trouble(q, wr_ladder_visit(q->pool, q->heap, true));
     weir_status st = take_idle(q);
+    if (st == WEIR_NOT_YET) st = move_idle(q);
     if (st != WEIR_NOT_YET) return st;
     uint64_t ceiling = q->device_full ? wr_min(q->ceiling, wr_pages_reserved(pages)) : q->ceiling;
     if (wr_pages_trim(pages, ceiling - wr_min(ceiling, q->pages)) == 0) return WEIR_NOT_YET;

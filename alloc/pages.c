@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * DESIGN. A pool reserves addresses once, four times what it may ever map, so that they never run out or
- * fragment to a point that matters; reserving costs nothing. Each growth takes the first addresses that have
- * room, so that neighbours make longer runs of pages. It is made of *segments*, each one cuMemCreate mapped
- * as a whole. The driver unmaps whole mappings only, so a segment goes back when all its pages are idle; and a
- * small block that stays keeps no more than the segments that it touches from going back (A23).
+ * fragment to a point that matters; reserving costs nothing. Each growth takes the addresses behind what is
+ * there: behind a free piece of the heap that asks, if that can be (place.c), else where the fewest addresses
+ * do. Idle pages that end there are its beginning, so that steps of growth leave no pages behind which are
+ * too few for the next block. It is made of *segments*, each one cuMemCreate mapped as a whole. The driver
+ * unmaps whole mappings only, so a segment goes back when all its pages are idle; and a small block that
+ * stays keeps no more than the segments that it touches from going back (A23).
  *
- * Idle segments that lie apart serve a long run, too: they are unmapped and mapped side by side, which is
- * tried before any growth, and by a growth for what it needs not make anew. See segments.c.
+ * Idle segments that lie apart serve a long run, too: they are unmapped and mapped side by side, before any
+ * growth, and by a growth for what it needs not make anew. See segments.c.
  *
  * Measured on an H200: growth, moving and unmapping don't wait for running kernels, while cuMemFree does.
  *
@@ -177,24 +179,57 @@ static void grant_locked(struct wr_pages *p, uint32_t idle_id, uint32_t first, u
     set_owner(p, first, n, tag);
 }
 
-bool wr_pages_grant(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
+/* LOCK: held. */
+static struct wr_gap gap_at(const struct wr_pages *p, uint32_t first)
+{
+    struct wr_gap gap = {.first = first};
+    gap.idle = wr_range_units(&p->idle, wr_range_free_from(&p->idle, first));
+    gap.unmapped = wr_range_units(&p->va, wr_range_free_from(&p->va, first + gap.idle));
+    return gap;
+}
+
+/* First those that begin with idle pages. The addresses behind such a gap come again, as one of their own. */
+bool wr_pages_next_gap(const struct wr_pages *p, struct wr_gap *gap)
+{
+    const struct wr_range *r = &p->idle;
+    uint32_t id = 0;
+    if (gap->piece == 0 || gap->idle > 0) id = wr_range_next_free(r, gap->piece, 1);
+    if (id == 0) {
+        r = &p->va;
+        id = wr_range_next_free(r, gap->idle > 0 ? 0 : gap->piece, 1);
+    }
+    if (id == 0) return false;
+    *gap = gap_at(p, r->nodes[id].start);
+    gap->piece = id;
+    return true;
+}
+
+bool wr_pages_grant(struct wr_pages *p, struct wr_run *run, uint32_t tag)
 {
     wr_lock_take(&p->lock);
-    uint32_t id = wr_range_find(&p->idle, n);
-    if (id != 0) {
-        *first = p->idle.nodes[id].start;
-        grant_locked(p, id, *first, n, tag);
+    uint32_t id = run->first == WR_ANYWHERE ? wr_range_find(&p->idle, run->n)
+                                            : wr_range_free_from(&p->idle, run->first);
+    bool fits = wr_range_units(&p->idle, id) >= run->n;
+    if (fits) {
+        run->first = p->idle.nodes[id].start;
+        grant_locked(p, id, run->first, run->n, tag);
     }
     wr_lock_give(&p->lock);
-    return id != 0;
+    return fits;
+}
+
+/* LOCK: held. */
+static void take_back_locked(struct wr_pages *p, uint32_t first, uint32_t n)
+{
+    set_owner(p, first, n, 0);
+    count_granted(p, first, n, false);
+    wr_range_add(&p->idle, first, n, 0);
 }
 
 void wr_pages_take_back(struct wr_pages *p, uint32_t first, uint32_t n)
 {
     wr_lock_take(&p->lock);
-    set_owner(p, first, n, 0);
-    count_granted(p, first, n, false);
-    wr_range_add(&p->idle, first, n, 0);
+    take_back_locked(p, first, n);
     wr_lock_give(&p->lock);
 }
 
@@ -234,55 +269,84 @@ uint32_t wr_pages_largest_idle(struct wr_pages *p)
 
 /* ---- segments ---------------------------------------------------------------------------------------- */
 
-/* Grants `n` pages of `moved` idle ones and `fresh` new ones, side by side. LOCK: held, and given. */
-static weir_status build_run(
-    struct wr_pages *p, uint32_t moved, uint32_t fresh, uint32_t n, uint32_t tag, uint32_t *first)
+/* LOCK: held. Finds the addresses for what a run lacks, behind its idle pages. Anywhere: those with which the
+ * addresses before end count, so that growth leaves no pages behind that are too few by themselves. False:
+ * there is no room. */
+static bool find_site(const struct wr_pages *p, struct wr_run *run, struct wr_window *w)
 {
-    struct wr_window w;
-    weir_status s = wr_segments_begin(p, moved, fresh, &w);
+    if (run->first != WR_ANYWHERE) {
+        struct wr_gap gap = gap_at(p, run->first);
+        w->first = run->first + gap.idle;
+        return gap.idle < run->n && run->n - gap.idle <= gap.unmapped;
+    }
+    uint32_t va = wr_range_find(&p->va, run->n);
+    if (va == 0) return false;
+    w->first = p->va.nodes[va].start;
+    uint32_t idle = wr_range_units(&p->idle, wr_range_free_to(&p->idle, w->first));
+    run->first = w->first - (uint32_t)wr_min(idle, run->n - 1);
+    return true;
+}
+
+/* Completes a run by idle segments, if any may move, and by new ones, as far as the ceiling allows: all that
+ * is missing, or `least` where that is more. The idle pages with which it begins are granted first, lest they
+ * go, or move, meanwhile. LOCK: held. */
+static weir_status complete_run(struct wr_pages *p, struct wr_run *run, struct wr_window *w, bool moves,
+    uint32_t least, uint64_t ceiling, uint32_t tag)
+{
+    uint32_t kept = w->first - run->first, missing = run->n - kept;
+    if (kept > 0) grant_locked(p, wr_range_find_at(&p->idle, run->first), run->first, kept, tag);
+    uint32_t moved = moves ? wr_segments_choose(p, missing) : 0;
+    uint32_t fresh = (uint32_t)wr_max(least, missing - wr_min(missing, moved));
+    weir_status s = WEIR_NOT_YET;
+    if (fresh == 0 || p->reserved_pages + fresh <= ceiling)
+        s = wr_segments_begin(p, moved, fresh, w);
+    else
+        wr_segments_unchoose(p);
     if (s == WEIR_OK) {
         wr_lock_give(&p->lock);
-        s = wr_segments_finish(p, &w);
+        s = wr_segments_finish(p, w);
     }
     if (s == WEIR_OK) {
         p->n_grows += fresh > 0;
-        *first = w.first;
-        grant_locked(p, wr_range_find_at(&p->idle, w.first), w.first, n, tag);
+        grant_locked(p, wr_range_find_at(&p->idle, w->first), w->first, missing, tag);
+    } else if (kept > 0) {
+        take_back_locked(p, run->first, kept);
     }
-    wr_lock_give(&p->lock);
     return s;
 }
 
-weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first)
+weir_status wr_pages_stitch(struct wr_pages *p, struct wr_run *run, uint32_t tag)
 {
-    WR_NVTX_RANGE("stitch", (uint64_t)n * WR_PAGE_BYTES);
+    WR_NVTX_RANGE("stitch", (uint64_t)run->n * WR_PAGE_BYTES);
     if (wr_captures_any(p->device)) /* nothing is unmapped meanwhile (P02) */
         return wr_fail(WEIR_NOT_YET, "a stream captures: no segment is moved");
+    struct wr_window w;
+    weir_status s = WEIR_NOT_YET;
     wr_lock_take(&p->lock);
-    uint32_t moved = wr_segments_choose(p, n);
-    if (moved >= n) return build_run(p, moved, 0, n, tag, first);
-    wr_segments_unchoose(p);
+    if (find_site(p, run, &w)) s = complete_run(p, run, &w, true, 0, 0, tag);
     wr_lock_give(&p->lock);
-    return wr_fail(WEIR_NOT_YET, "only %u of %u pages are idle in whole segments", moved, n);
+    return s == WEIR_NOT_YET ? wr_fail(s, "%u pages are not idle in whole segments", run->n) : s;
 }
 
-weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first)
+weir_status wr_pages_grow(struct wr_pages *p, struct wr_run *run, uint64_t ceiling, uint32_t tag)
 {
-    WR_NVTX_RANGE("grow", (uint64_t)n * WR_PAGE_BYTES);
-    weir_status s = WEIR_OUT_OF_MEMORY;
-    if (n < p->grow_pages && wr_pages_reserved(p) + p->grow_pages <= ceiling) {
-        wr_lock_take(&p->lock);
-        s = build_run(p, 0, p->grow_pages, n, tag, first);
-    }
-    if (s != WEIR_OUT_OF_MEMORY && s != WEIR_NOT_YET) return s;
-    bool captures = wr_captures_any(p->device);
+    WR_NVTX_RANGE("grow", (uint64_t)run->n * WR_PAGE_BYTES);
+    struct wr_run asked = *run;
+    struct wr_window w;
+    weir_status s = WEIR_NOT_YET;
+    bool may_move = !wr_captures_any(p->device);
     wr_lock_take(&p->lock);
-    uint32_t moved = captures ? 0 : wr_segments_choose(p, n);
-    uint32_t fresh = n - (uint32_t)wr_min(n, moved);
-    if (p->reserved_pages + fresh <= ceiling) return build_run(p, moved, fresh, n, tag, first);
-    wr_segments_unchoose(p);
+    bool room = find_site(p, run, &w);
+    if (room && run->first + run->n - w.first < p->grow_pages)
+        s = complete_run(p, run, &w, false, p->grow_pages, ceiling, tag);
+    if (s == WEIR_NOT_YET || s == WEIR_OUT_OF_MEMORY) { /* not by a whole step, then */
+        *run = asked;                                   /* the lock was given meanwhile */
+        if (find_site(p, run, &w)) s = complete_run(p, run, &w, may_move, 0, ceiling, tag);
+    }
     wr_lock_give(&p->lock);
-    return wr_fail(WEIR_NOT_YET, "%u pages more would exceed %llu", fresh, (unsigned long long)ceiling);
+    return s == WEIR_NOT_YET
+               ? wr_fail(s, "%u pages more would exceed %llu", run->n, (unsigned long long)ceiling)
+               : s;
 }
 
 /* The device joins the list first, so that no mapping made meanwhile is missed. */

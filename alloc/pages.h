@@ -29,6 +29,12 @@ struct wr_pages_plan {
     bool plain; /* see PLAIN in pages.c */
 };
 
+struct wr_run { /* of pages */
+    uint32_t first, n;
+};
+
+#define WR_ANYWHERE UINT32_MAX /* the first page of a run that may be at any place */
+
 struct wr_pages {
     struct wr_device *device;
     uint64_t base;
@@ -69,8 +75,18 @@ static inline uint32_t wr_pages_phase(const struct wr_pages *p)
     return (uint32_t)(p->base >> WR_UNIT_LOG2) & (WR_UNITS_PER_PAGE - 1);
 }
 
-/* Grants `n` idle pages that touch. False: there are no such. */
-bool wr_pages_grant(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
+/* What lies between the pages of heaps: idle pages from `first` on, then addresses with nothing mapped. */
+struct wr_gap {
+    uint32_t first, idle, unmapped;
+    uint32_t piece; /* where the walk stands; zeroed to begin with */
+};
+
+/* LOCK: p->lock, from the first call to the last. The next gap, in no order; false: no more. */
+bool wr_pages_next_gap(const struct wr_pages *p, struct wr_gap *gap);
+
+/* Grants a run of idle pages where it says, or, as below, anywhere: then its first is set. False: there are no
+ * such. */
+bool wr_pages_grant(struct wr_pages *p, struct wr_run *run, uint32_t tag);
 
 /* Pages of a heap, passed on every stream that used them, become idle. Never fails. */
 void wr_pages_take_back(struct wr_pages *p, uint32_t first, uint32_t n);
@@ -84,15 +100,17 @@ uint64_t wr_pages_room(struct wr_pages *p);
 uint64_t wr_pages_idle(struct wr_pages *p);
 uint32_t wr_pages_largest_idle(struct wr_pages *p); /* in a row */
 
-/* Moves wholly idle segments side by side, where they hold `n` pages together, and grants these. Nothing is
- * created or released. NOT_YET: there are not as many; any error leaves all where it was. */
-weir_status wr_pages_stitch(struct wr_pages *p, uint32_t n, uint32_t tag, uint32_t *first);
+/* Moves wholly idle segments behind the idle pages with which the run begins, where they complete it, and
+ * grants it. Nothing is created or released. NOT_YET: there are not as many, or the addresses are not free;
+ * any error leaves all where it was. */
+weir_status wr_pages_stitch(struct wr_pages *p, struct wr_run *run, uint32_t tag);
 
-/* Maps new memory and grants `n` pages at once; where `n` is more than the least growth, idle segments move
- * beside the new memory, and only what is missing is new. NOT_YET: the limit, or `ceiling`,
- * leaves no room; OUT_OF_MEMORY: the device has none. No lock is held while the driver works; the limit holds
- * at every moment all the same, the ceiling but for other threads' growth. */
-weir_status wr_pages_grow(struct wr_pages *p, uint32_t n, uint64_t ceiling, uint32_t tag, uint32_t *first);
+/* Maps new memory behind the idle pages with which the run begins, and grants the run at once; where it lacks
+ * more than the least growth, idle segments move beside the new memory, and only what is missing is new.
+ * NOT_YET: the limit, or `ceiling`, leaves no room, or the addresses are not free; OUT_OF_MEMORY: the device
+ * has none. No lock is held while the driver works; the limit holds at every moment all the same, the ceiling
+ * but for other threads' growth. */
+weir_status wr_pages_grow(struct wr_pages *p, struct wr_run *run, uint64_t ceiling, uint32_t tag);
 
 /* Gives a device access to all pages that there are, and to all that will be: before any is granted. An error
  * leaves the device off the list. INVALID_ARGUMENT: the list is full. */

@@ -236,6 +236,20 @@ uint32_t wr_range_find_at(const struct wr_range *r, uint32_t at)
     return id;
 }
 
+uint32_t wr_range_free_from(const struct wr_range *r, uint32_t start)
+{
+    uint32_t id = wr_table_get(&r->edges, start); /* of an extent, or the END of another */
+    return id != 0 && r->nodes[id].state == WR_NODE_FREE ? id : 0;
+}
+
+uint32_t wr_range_free_to(const struct wr_range *r, uint32_t stop)
+{
+    uint32_t end = wr_table_get(&r->edges, stop);
+    if (end == 0 || r->nodes[end].state != WR_NODE_END) return 0;
+    uint32_t id = r->nodes[end].prev;
+    return r->nodes[id].state == WR_NODE_FREE ? id : 0;
+}
+
 uint32_t wr_range_largest_free(const struct wr_range *r)
 {
     if (r->rows == 0) return 0;

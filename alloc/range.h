@@ -73,6 +73,15 @@ uint32_t wr_range_find_aligned(
 /* The free piece that holds the unit at `at`, which is in one; slow, for ranges of few extents. */
 uint32_t wr_range_find_at(const struct wr_range *r, uint32_t at);
 
+/* The free piece that begins an extent at `start`, or ends one at `stop`; 0: there is none. */
+uint32_t wr_range_free_from(const struct wr_range *r, uint32_t start);
+uint32_t wr_range_free_to(const struct wr_range *r, uint32_t stop);
+
+static inline uint32_t wr_range_units(const struct wr_range *r, uint32_t id) /* 0 of none */
+{
+    return id == 0 ? 0 : r->nodes[id].units;
+}
+
 /* Takes `units` from the front of the free piece `id`, which keeps its id; the rest stays free under another.
  */
 void wr_range_take(struct wr_range *r, uint32_t id, uint32_t units);

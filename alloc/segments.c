@@ -133,10 +133,9 @@ static uint32_t begin_fresh(struct wr_pages *p, uint32_t first, uint32_t n)
     return first + n;
 }
 
-static weir_status find_room(struct wr_pages *p, uint32_t moved, uint32_t fresh, uint32_t each, uint32_t *va)
+static weir_status check_room(struct wr_pages *p, uint32_t va, uint32_t moved, uint32_t fresh, uint32_t each)
 {
-    *va = wr_range_find(&p->va, moved + fresh);
-    if (fresh > p->limit_pages - p->reserved_pages || *va == 0)
+    if (fresh > p->limit_pages - p->reserved_pages || va == 0 || moved + fresh > p->va.nodes[va].units)
         return wr_fail(WEIR_NOT_YET, "%llu bytes more would exceed the pool's limit of %llu",
             (unsigned long long)fresh * WR_PAGE_BYTES, (unsigned long long)p->limit_pages * WR_PAGE_BYTES);
     if (!reserve_entries(p, fresh / each + 1))
@@ -146,13 +145,14 @@ static weir_status find_room(struct wr_pages *p, uint32_t moved, uint32_t fresh,
 
 weir_status wr_segments_begin(struct wr_pages *p, uint32_t moved, uint32_t fresh, struct wr_window *w)
 {
-    uint32_t va, each = choose_segment_pages(p, (uint32_t)wr_min(fresh, p->limit_pages - p->reserved_pages));
-    weir_status s = find_room(p, moved, fresh, each, &va);
+    uint32_t va = wr_range_free_from(&p->va, w->first),
+             each = choose_segment_pages(p, (uint32_t)wr_min(fresh, p->limit_pages - p->reserved_pages));
+    weir_status s = check_room(p, va, moved, fresh, each);
     if (s != WEIR_OK) {
         wr_segments_unchoose(p);
         return s;
     }
-    *w = (struct wr_window){.first = p->va.nodes[va].start, .n_pages = moved + fresh};
+    w->n_pages = moved + fresh;
     wr_range_remove(&p->va, va, w->first, w->n_pages);
     uint32_t at = w->first;
     for (uint32_t i = 0; i < p->n_segments; i++)

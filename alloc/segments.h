@@ -23,8 +23,9 @@ static inline bool wr_segments_is_idle(const struct wr_segment *g)
 uint32_t wr_segments_choose(struct wr_pages *p, uint32_t n);
 void wr_segments_unchoose(struct wr_pages *p); /* or none is taken */
 
-/* LOCK: held. Addresses for the `moved` pages just chosen and `fresh` new ones, which are within the limit and
- * reserved from now on. NOT_YET (no room), NO_HOST_MEMORY: nothing changed, and none is chosen any more. */
+/* LOCK: held. The `moved` pages just chosen and `fresh` new ones, which are within the limit and reserved from
+ * now on, are to be at the free addresses from w->first on. NOT_YET (no room), NO_HOST_MEMORY: nothing changed,
+ * and none is chosen any more. */
 weir_status wr_segments_begin(struct wr_pages *p, uint32_t moved, uint32_t fresh, struct wr_window *w);
 
 /* Makes the new ones and moves the others: all of the window is idle now. An error has unmade the new ones and

@@ -40,6 +40,10 @@ static inline uint64_t wr_size_bytes(uint32_t units)
 {
     return (uint64_t)units << WR_UNIT_LOG2;
 }
+static inline uint32_t wr_size_units_of_pages(uint32_t pages)
+{
+    return pages << WR_UNITS_PER_PAGE_LOG2;
+}
 static inline uint32_t wr_size_pages(uint32_t units)
 {
     return (units + WR_UNITS_PER_PAGE - 1) >> WR_UNITS_PER_PAGE_LOG2;

@@ -458,6 +458,18 @@ weir_status wr_stream_cut_run(struct wr_heap *h, enum wr_kind kind, const struct
     return WEIR_OK;
 }
 
+uint32_t wr_stream_units_before(const struct wr_heap *h, enum wr_kind kind, uint32_t page)
+{
+    const struct wr_range *r = &h->range[kind];
+    return wr_range_units(r, wr_range_free_to(r, wr_size_units_of_pages(page)));
+}
+
+uint32_t wr_stream_units_behind(const struct wr_heap *h, enum wr_kind kind, uint32_t page)
+{
+    const struct wr_range *r = &h->range[kind];
+    return wr_range_units(r, wr_range_free_from(r, wr_size_units_of_pages(page)));
+}
+
 bool wr_stream_has_pages(const struct wr_heap *h)
 {
     return wr_range_next_free(&h->range[WR_SMALL], 0, WR_UNITS_PER_PAGE) != 0 ||

@@ -133,6 +133,11 @@ bool wr_stream_next_run(
 weir_status wr_stream_cut_run(
     struct wr_heap *h, enum wr_kind kind, const struct wr_page_run *run, uint32_t n);
 
+/* The free units with which one of the heap's extents ends where that page begins, or begins there: more
+ * pages at that side would make one piece with them. 0: none. */
+uint32_t wr_stream_units_before(const struct wr_heap *h, enum wr_kind kind, uint32_t page);
+uint32_t wr_stream_units_behind(const struct wr_heap *h, enum wr_kind kind, uint32_t page);
+
 /* Does any free piece hold a whole page? (The front cache is flushed before.) */
 bool wr_stream_has_pages(const struct wr_heap *h);
 

@@ -210,6 +210,33 @@ static void test_a_long_random_life_matches_a_map_of_units(void **state)
     }
 }
 
+/* A piece that an extent begins or ends with is found by where that is, and none anywhere else. */
+static void test_free_pieces_at_the_ends_of_extents_are_found_by_their_place(void **state)
+{
+    (void)state;
+    uint64_t random = 11;
+    for (int round = 0; round < 200; round++) {
+        memset(map, 0, sizeof map);
+        wr_range_init(&r);
+        for (int i = 0; i < 20; i++) {
+            uint32_t at = 1 + (uint32_t)(next_random(&random) % 100);
+            if (map[at] != 0) continue;
+            add(at, 1, 1);
+            paint(at, 1, 0, 1);
+        }
+        for (uint32_t id; next_random(&random) % 8 != 0 && (id = take(1)) != 0;)
+            paint(r.nodes[id].start, 1, 1, 2);
+        for (uint32_t at = 1; at < 110; at++) {
+            uint32_t from = wr_range_free_from(&r, at), to = wr_range_free_to(&r, at);
+            assert_int_equal(from != 0, map[at] == 1 && map[at - 1] == 0);
+            assert_int_equal(to != 0, map[at - 1] == 1 && map[at] == 0);
+            if (from != 0) assert_int_equal(r.nodes[from].start, at);
+            if (to != 0) assert_int_equal(r.nodes[to].start + r.nodes[to].units, at);
+        }
+        if (round < 199) wr_range_fini(&r);
+    }
+}
+
 static uint32_t take_aligned(uint32_t units, uint32_t align, uint32_t phase)
 {
     uint32_t at, id = wr_range_find_aligned(&r, units, align, phase, &at);
@@ -288,6 +315,7 @@ int main(void)
         TEST(test_removed_addresses_split_an_extent_and_can_come_back),
         TEST(test_the_walk_meets_every_large_free_piece_once),
         TEST(test_a_long_random_life_matches_a_map_of_units),
+        TEST(test_free_pieces_at_the_ends_of_extents_are_found_by_their_place),
         TEST(test_an_aligned_piece_leaves_what_lies_before_and_after_free),
         TEST(test_an_aligned_piece_is_found_where_only_luck_makes_it_fit),
         TEST(test_a_random_life_of_aligned_pieces_matches_a_map_of_units),

@@ -151,12 +151,115 @@ static void test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way(void
     struct wr_world w;
     wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 64 * WR_MIB, .grow_bytes = 2 * WR_MIB});
     weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
-    weir_dptr own = wr_world_alloc(&w, 2 * WR_MIB, a), rest = wr_world_alloc(&w, 62 * WR_MIB, b);
+    weir_dptr own = wr_world_alloc(&w, 2 * WR_MIB, a), wall = wr_world_alloc(&w, 2 * WR_MIB, b);
+    weir_dptr rest = wr_world_alloc(&w, 60 * WR_MIB, b);
     wr_world_free(&w, own, a);
     wr_world_free(&w, rest, b);
     wr_sim_drain(w.sim);
-    wr_world_free(&w, wr_world_alloc(&w, 64 * WR_MIB, a), a);
+    wr_world_free(&w, wr_world_alloc(&w, 62 * WR_MIB, a), a);
     assert_int_equal(atomic_load(&w.pool->served[WR_RUNG_make_room]), 1);
+    wr_world_free(&w, wall, b);
+    wr_world_close(&w);
+}
+
+/* ---- places ------------------------------------------------------------------------------------------ */
+
+static void test_a_growth_asks_only_for_what_the_end_of_the_heap_lacks(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 64 * WR_MIB, .grow_bytes = 2 * WR_MIB});
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr blocks[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        blocks[i] = wr_world_alloc(&w, 3 * WR_MIB, a);
+        wr_world_mark(&w, a, blocks[i], 3 * WR_MIB, i);
+        assert_int_equal(blocks[i], blocks[0] + i * 3 * WR_MIB); /* side by side */
+        assert_in_range(
+            wr_world_stats(&w).reserved_bytes, (i + 1) * 3 * WR_MIB, (i + 1) * 3 * WR_MIB + WR_MIB);
+    }
+    for (uint32_t i = 0; i < 8; i++) {
+        wr_world_verify(&w, a, blocks[i], 3 * WR_MIB, i);
+        wr_world_free(&w, blocks[i], a);
+    }
+    wr_world_close(&w);
+}
+
+/* Each step of 8 MiB leaves 2 idle behind the first block, 4 behind the second. Its segment can't move: a
+ * part of it is in use. */
+static void test_a_growth_begins_with_the_idle_pages_that_the_last_one_left(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = WR_GIB, .grow_bytes = 8 * WR_MIB});
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr blocks[4];
+    for (uint32_t i = 0; i < 4; i++)
+        blocks[i] = wr_world_alloc(&w, 6 * WR_MIB, a);
+    assert_int_equal(wr_world_stats(&w).reserved_bytes, 24 * WR_MIB);
+    for (uint32_t i = 0; i < 4; i++)
+        wr_world_free(&w, blocks[i], a);
+    wr_world_close(&w);
+}
+
+/* The n-th call of such a growth fails; true: it came. */
+static bool fail_one_call_behind_idle_pages(uint64_t n)
+{
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 64 * WR_MIB, .grow_bytes = 8 * WR_MIB});
+    weir_stream a = wr_world_stream(&w);
+    weir_dptr first = wr_world_alloc(&w, 6 * WR_MIB, a), x = 0;
+    uint64_t calls = wr_sim_calls(w.sim);
+    wr_sim_fail_nth(w.sim, n, WEIR_DRIVER_ERROR);
+    weir_status st = weir_alloc(w.pool, 6 * WR_MIB, a, &x);
+    bool came = wr_sim_calls(w.sim) - calls >= n;
+    wr_sim_fail_nth(w.sim, 0, WEIR_OK);
+    assert_int_equal(st, came ? WEIR_DRIVER_ERROR : WEIR_OK);
+    if (came) {
+        assert_int_equal(wr_world_stats(&w).idle_bytes, 2 * WR_MIB);
+        wr_world_check(&w);
+        x = wr_world_alloc(&w, 6 * WR_MIB, a);
+    }
+    wr_world_free(&w, first, a);
+    wr_world_free(&w, x, a);
+    wr_world_close(&w);
+    return came;
+}
+
+static void test_A21_a_growth_behind_idle_pages_that_fails_leaves_them_idle(void **state)
+{
+    (void)state;
+    uint64_t n = 1;
+    while (fail_one_call_behind_idle_pages(n))
+        n++;
+    assert_in_range(n, 4, 100);
+}
+
+/* a: 1 MiB, 6, 5, of which the 6 are freed. Their two whole pages move into a block of b, 8 MiB of which 4
+ * stay; the limit is reached. The 4 that are left come back between the halves of pages that a has kept. */
+static void test_a_hole_whose_pages_have_moved_away_is_filled_by_just_these(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 16 * WR_MIB, .grow_bytes = 2 * WR_MIB});
+    weir_stream a = wr_world_stream(&w), b = wr_world_stream(&w);
+    weir_dptr first = wr_world_alloc(&w, WR_MIB, a), hole = wr_world_alloc(&w, 6 * WR_MIB, a);
+    weir_dptr last = wr_world_alloc(&w, 5 * WR_MIB, a);
+    assert_true(hole == first + WR_MIB && last == hole + 6 * WR_MIB);
+    wr_world_free(&w, hole, a);
+    wr_sim_drain(w.sim);
+    wr_world_free(&w, wr_world_alloc(&w, 8 * WR_MIB, b), b);
+    weir_dptr wall = wr_world_alloc(&w, 4 * WR_MIB, b);
+    wr_sim_drain(w.sim);
+    assert_int_equal(wr_world_stats(&w).reserved_bytes, 16 * WR_MIB);
+    weir_dptr again = wr_world_alloc(&w, 6 * WR_MIB, a);
+    assert_int_equal(again, hole);
+    wr_world_mark(&w, a, again, 6 * WR_MIB, 1);
+    wr_world_verify(&w, a, again, 6 * WR_MIB, 1);
+    wr_world_free(&w, again, a);
+    wr_world_free(&w, first, a);
+    wr_world_free(&w, last, a);
+    wr_world_free(&w, wall, b);
     wr_world_close(&w);
 }
 
@@ -577,6 +680,10 @@ int main(void)
         TEST(test_a_growth_takes_only_what_idle_segments_lack),
         cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
         cmocka_unit_test(test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way),
+        cmocka_unit_test(test_a_growth_asks_only_for_what_the_end_of_the_heap_lacks),
+        cmocka_unit_test(test_a_growth_begins_with_the_idle_pages_that_the_last_one_left),
+        cmocka_unit_test(test_A21_a_growth_behind_idle_pages_that_fails_leaves_them_idle),
+        cmocka_unit_test(test_a_hole_whose_pages_have_moved_away_is_filled_by_just_these),
         cmocka_unit_test(test_A21_a_move_that_fails_half_way_loses_nothing),
         TEST(test_I05_exported_blocks_are_at_base_and_offset_at_odd_places_too),
         TEST(test_only_bytes_of_a_live_block_are_exported),
