@@ -162,6 +162,26 @@ static void test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way(void
     wr_world_close(&w);
 }
 
+/* 256 MiB of 2 GiB are free: to move them would leave a hole, for which the next such block would have to
+ * grow. */
+static void test_little_free_memory_is_not_moved_as_long_as_the_pool_may_grow(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    weir_dptr blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++)
+        blocks[i] = wr_world_alloc(&world, 256 * WR_MIB, a);
+    wr_world_free(&world, blocks[3], a);
+    wr_sim_drain(world.sim);
+    uint64_t reserved = wr_world_stats(&world).reserved_bytes;
+    weir_dptr x = wr_world_alloc(&world, 512 * WR_MIB, a);
+    assert_int_equal(wr_world_stats(&world).reserved_bytes, reserved + 512 * WR_MIB);
+    assert_int_equal(wr_world_alloc(&world, 256 * WR_MIB, a), blocks[3]);
+    for (int i = 0; i < BLOCKS; i++)
+        wr_world_free(&world, blocks[i], a);
+    wr_world_free(&world, x, a);
+}
+
 /* ---- places ------------------------------------------------------------------------------------------ */
 
 static void test_a_growth_asks_only_for_what_the_end_of_the_heap_lacks(void **state)
@@ -680,6 +700,7 @@ int main(void)
         TEST(test_a_growth_takes_only_what_idle_segments_lack),
         cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
         cmocka_unit_test(test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way),
+        TEST(test_little_free_memory_is_not_moved_as_long_as_the_pool_may_grow),
         cmocka_unit_test(test_a_growth_asks_only_for_what_the_end_of_the_heap_lacks),
         cmocka_unit_test(test_a_growth_begins_with_the_idle_pages_that_the_last_one_left),
         cmocka_unit_test(test_A21_a_growth_behind_idle_pages_that_fails_leaves_them_idle),
