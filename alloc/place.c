@@ -3,7 +3,7 @@
  * DESIGN. A heap that has no piece of `units` gets pages from the pool. If these lay anywhere, the free units
  * at the end of its last pages would stay too few for the next block as well, and so on with each growth:
  * replayed traces needed 3.6 % more memory than was live at once, the worst 23 %; with what is below, and
- * growth as in ladder.c, it is 0.7 % and 2 % (bench/replay). So new pages are put where they make a free piece
+ * growth as in ladder.c, it is 0.8 % and 2.4 % (bench/replay). So new pages are put where they make a free piece
  * of the heap large enough, and only what that piece lacks is asked for. One stream that does nothing but grow
  * has a single extent, in which its blocks lie side by side whatever their sizes.
  *
