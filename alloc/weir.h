@@ -49,7 +49,7 @@ extern "C" {
     X(WOULD_BLOCK, "not now: the call was asked not to wait")                                                \
     X(TIMEOUT, "the deadline passed first")                                                                  \
     X(CLOSED, "the pool or queue is closed")                                                                 \
-    X(STALE_HANDLE, "the item was committed, aborted or released before")                                    \
+    X(STALE_HANDLE, "the item was committed, aborted, released or cancelled before, or is no item here")     \
     X(CAPTURING, "the stream is capturing a graph, where this call is not possible")                         \
     X(NO_DRIVER, "no CUDA driver (libcuda.so.1) on this machine")                                            \
     X(DRIVER_TOO_OLD, "the CUDA driver lacks a function that weir needs")                                    \
@@ -57,7 +57,9 @@ extern "C" {
     X(DRIVER_ERROR, "the driver refused; weir_error_text() has its own code")                                \
     X(CONTEXT_LOST, "the device's context is gone or in a sticky error state")                               \
     X(NO_HOST_MEMORY, "the host has no memory left")                                                         \
-    X(AFTER_FORK, "a child of fork can't use what its parent opened")
+    X(AFTER_FORK, "a child of fork can't use what its parent opened")                                        \
+    X(POISONED, "the source has failed; weir_error_text() has its words, weir_queue_poisoned its code")      \
+    X(IN_USE, "an item of that key is in the queue already")
 
 typedef enum weir_status {
 #define WEIR_STATUS_ENUM(name, text) WEIR_##name,

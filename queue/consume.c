@@ -1,71 +1,189 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The consumers' side: acquire, use, release. See queue.h.
+ * The consumers' side: acquire and its kind, use, release. See queue.h.
  */
 #include "queue.h"
 
 #define STREAM_PER_THREAD ((weir_stream)2) /* CU_STREAM_PER_THREAD: another stream in each thread */
 
-/* The next item, out of the order and BUSY. LOCK: held, given up while asleep. */
-static weir_status await_item(weir_queue *q, int64_t timeout_ns, struct wr_place **out)
+/* What an acquire has got: a hold on an item. */
+struct grip {
+    struct wr_place *place;
+    struct wr_hold *hold;
+};
+
+/* ---- handles ----------------------------------------------------------------------------------------- */
+
+static uint64_t handle_of(const weir_queue *q, struct grip g)
 {
-    struct wr_waiter me;
-    wr_line_join(&q->consumers, &me, q->device, timeout_ns);
-    weir_status s = WEIR_OK;
-    for (*out = NULL; s == WEIR_OK;) {
-        struct wr_place *p = q->order;
-        if (q->destroyed || (q->closed && !p && q->n_delivering == 0)) {
-            s = wr_fail(WEIR_CLOSED, "the queue is closed, and all its items are delivered");
-        } else if (q->consumers == &me && p && p->state == WR_PLACE_READY) {
-            p->state = WR_PLACE_BUSY;
-            wr_queue_remove(q, p);
-            q->n_delivering++;
-            *out = p;
-            break;
-        } else {
-            s = wr_queue_doze(q, &me, WR_CAUSE_ITEM, false);
-        }
+    return wr_queue_handle(q, g.place, (unsigned)(g.hold - g.place->holds), g.hold->generation);
+}
+
+/* False: the handle is stale, or of another queue. */
+static bool find_held(weir_queue *q, const weir_item *item, struct grip *out)
+{
+    struct wr_place *p = wr_queue_find(q, item);
+    if (!p) return false;
+    *out = (struct grip){p, &p->holds[wr_queue_hold_of(item)]};
+    return out->hold->state == WR_HOLD_HELD && handle_of(q, *out) == item->handle;
+}
+
+/* ---- taking (under the lock) ------------------------------------------------------------------------- */
+
+static struct wr_hold *free_hold(struct wr_place *p)
+{
+    for (unsigned i = 0; i < WR_QUEUE_HOLDS; i++)
+        if (p->holds[i].state == WR_HOLD_FREE) return &p->holds[i];
+    return NULL;
+}
+
+/* PAIRS: put_back, end_hold. */
+static struct grip take(weir_queue *q, struct wr_place *p, struct wr_hold *h, const struct wr_want *want)
+{
+    *h = (struct wr_hold){.state = WR_HOLD_BUSY,
+        .generation = h->generation + 1,
+        .consumer = want->consumer,
+        .peeks = want->peeks};
+    p->n_holds++;
+    if (!want->peeks) {
+        q->n_held++;
+        q->n_delivering++;
+        if (q->sharing == WEIR_CONSUMERS_BROADCAST) p->owed &= ~((uint64_t)1 << (want->consumer - 1));
+        if (p->owed == 0) wr_order_remove(q, p);
     }
-    wr_queue_leave_line(q, &q->consumers, &me);
+    return (struct grip){p, h};
+}
+
+static void end_hold(weir_queue *q, struct grip g)
+{
+    g.hold->state = WR_HOLD_FREE;
+    g.place->n_holds--;
+    q->n_held -= !g.hold->peeks;
+    bool was_full = g.place->n_holds == WR_QUEUE_HOLDS - 1;
+    wr_order_end_if_over(q, g.place);
+    if (q->sharing == WEIR_CONSUMERS_STRICT || was_full) wr_queue_wake_consumers(q);
+}
+
+/* Whoever it was for is to get it still: unless that one has left, and nobody else may have it. */
+static void put_back(weir_queue *q, struct grip g)
+{
+    if (!g.hold->peeks) {
+        bool wanted = q->sharing != WEIR_CONSUMERS_LATEST || g.place->ticket == q->newest;
+        if (q->sharing == WEIR_CONSUMERS_BROADCAST) {
+            g.place->owed |= ((uint64_t)1 << (g.hold->consumer - 1)) & q->joined;
+            wanted = g.place->owed != 0;
+        }
+        if (wanted && !g.place->listed) wr_order_insert(q, g.place);
+    }
+    end_hold(q, g);
+}
+
+/* What the caller lacks to go on; NOTHING: *out is taken, or nothing will come any more. */
+static enum wr_cause try_take(
+    weir_queue *q, const struct wr_consumer_waiter *me, const struct wr_want *want, struct grip *out)
+{
+    if (!want->peeks && q->sharing == WEIR_CONSUMERS_STRICT && q->n_held > 0) return WR_CAUSE_TURN;
+    struct wr_place *p = wr_order_next(q, want);
+    if (!p || (!want->peeks && wr_order_claimed(q, me, p))) return WR_CAUSE_ITEM;
+    struct wr_hold *h = free_hold(p);
+    if (!h) return WR_CAUSE_TURN;
+    *out = take(q, p, h, want);
+    return WR_CAUSE_NOTHING;
+}
+
+static bool has_left(const weir_queue *q, const struct wr_want *want)
+{
+    return want->consumer && !(q->joined >> (want->consumer - 1) & 1);
+}
+
+/* LOCK: held, given up while asleep. */
+static weir_status await_item(weir_queue *q, const struct wr_want *want, int64_t timeout_ns, struct grip *out)
+{
+    struct wr_consumer_waiter me = {.want = want};
+    wr_line_join(&q->consumers, &me.line, q->device, timeout_ns);
+    q->n_peeking += want->peeks;
+    weir_status s = WEIR_OK;
+    for (*out = (struct grip){0}; s == WEIR_OK && !out->place;) {
+        enum wr_cause lacks = WR_CAUSE_ITEM;
+        bool over = wr_ends_over(q, want), left = has_left(q, want);
+        if (!over && !left) lacks = try_take(q, &me, want, out);
+        if (left)
+            s = wr_fail(WEIR_STALE_HANDLE, "the consumer has left");
+        else if (over)
+            s = wr_ends_refuse(q);
+        else if (!out->place)
+            s = wr_queue_doze(q, &me.line, lacks, false);
+    }
+    wr_queue_leave_line(q, &q->consumers, &me.line);
+    if (wr_queue_wants_differ(q)) wr_line_wake_all(q->consumers);
+    q->n_peeking -= want->peeks;
     return s;
 }
 
+/* ---- delivering -------------------------------------------------------------------------------------- */
+
 /* The stream waits for the item's copy. Its heap is kept from ending until the item is released: of a stream
  * or thread that is gone the fence stays, to be waited for. Off the lock. */
-static weir_status join_copy(weir_queue *q, struct wr_place *p, weir_stream stream, bool *waits)
+static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, bool *waits)
 {
     struct wr_heap *reader;
     weir_status s = wr_heaps_pin_stream(q->copier.pool, stream, &reader);
     if (s != WEIR_OK) return s;
-    *waits = !wr_mark_passed(p->copied) && !WR_FAULT(QUEUE_ACQUIRE_SKIPS_WAIT);
-    if (*waits) s = wr_mark_wait(p->copied, stream);
+    *waits = !wr_mark_passed(g.place->copied) && !WR_FAULT(QUEUE_ACQUIRE_SKIPS_WAIT);
+    if (*waits) s = wr_mark_wait(g.place->copied, stream);
     if (s != WEIR_OK) {
         wr_heaps_unpin(q->copier.pool, reader);
         return s;
     }
-    p->reader = reader;
-    p->stream = stream;
+    g.hold->reader = reader;
+    g.hold->stream = stream;
     return WEIR_OK;
 }
 
+/* The consumer has left while its item was on the way: nothing reads it, but the wait that was queued. */
+static weir_status refuse_late(weir_queue *q, struct grip g)
+{
+    wr_lock_give(&q->lock);
+    wr_heaps_unpin(q->copier.pool, g.hold->reader);
+    wr_lock_take(&q->lock);
+    put_back(q, g);
+    return wr_fail(WEIR_STALE_HANDLE, "the consumer has left meanwhile");
+}
+
 /* BUSY becomes HELD; after an error the item is the next one again. LOCK: held, given up meanwhile. */
-static weir_status deliver(weir_queue *q, struct wr_place *p, weir_stream stream)
+static weir_status deliver(weir_queue *q, struct grip g, const struct wr_want *want, weir_stream stream)
 {
     bool waits = false;
     wr_lock_give(&q->lock);
-    weir_status s = join_copy(q, p, stream, &waits);
+    weir_status s = join_copy(q, g, stream, &waits);
     wr_lock_take(&q->lock);
-    q->n_delivering--;
-    wr_line_wake(q->consumers); /* to take it after an error, or to see that a closed queue is empty now */
-    if (s != WEIR_OK) {
-        p->state = WR_PLACE_READY;
-        wr_queue_insert(q, p);
-        return s;
-    }
-    p->state = WR_PLACE_HELD;
-    q->stats.items_delivered++;
+    if (s == WEIR_OK && has_left(q, want))
+        s = refuse_late(q, g);
+    else if (s != WEIR_OK)
+        put_back(q, g);
+    q->n_delivering -= !want->peeks;
+    wr_queue_wake_consumers(q); /* to take it after an error, or to see that a closed queue is empty now */
+    if (s != WEIR_OK) return s;
+    g.hold->state = WR_HOLD_HELD;
+    g.place->delivered = true;
+    q->stats.items_delivered += !want->peeks;
     q->stats.stream_waits_copy += waits;
-    return q->destroyed ? wr_fail(WEIR_CLOSED, "the queue was destroyed meanwhile") : WEIR_OK;
+    return q->destroyed ? wr_ends_refuse(q) : WEIR_OK;
+}
+
+weir_status wr_consume_acquire(
+    weir_queue *q, const struct wr_want *want, weir_stream stream, int64_t timeout_ns, weir_item *item)
+{
+    struct grip g;
+    weir_status s = await_item(q, want, timeout_ns, &g);
+    if (s == WEIR_OK) s = deliver(q, g, want, stream);
+    if (s == WEIR_OK)
+        *item = (weir_item){.ticket = g.place->ticket,
+            .handle = handle_of(q, g),
+            .key = g.place->key,
+            .bytes = g.place->bytes,
+            .device = g.place->slot->address};
+    return s;
 }
 
 weir_status weir_queue_acquire(weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item)
@@ -73,10 +191,10 @@ weir_status weir_queue_acquire(weir_queue *q, weir_stream stream, int64_t timeou
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct wr_place *p;
-    s = await_item(q, timeout_ns, &p);
-    if (s == WEIR_OK) s = deliver(q, p, stream);
-    if (s == WEIR_OK) *item = (weir_item){.ticket = p->ticket, .bytes = p->bytes, .device = p->slot->address};
+    if (q->sharing == WEIR_CONSUMERS_SHARED || q->sharing == WEIR_CONSUMERS_BROADCAST)
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "consumers of this queue are registered: see weir_queue_join");
+    struct wr_want want = {0};
+    if (s == WEIR_OK) s = wr_consume_acquire(q, &want, stream, timeout_ns, item);
     return wr_queue_leave(q, s);
 }
 
@@ -87,46 +205,59 @@ weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream str
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    if (!wr_queue_find(q, item->ticket, WR_PLACE_HELD))
-        return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
+    struct grip g;
+    if (!find_held(q, item, &g)) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
     struct wr_mark mark;
     wr_lock_give(&q->lock);
     s = wr_pool_mark(q->copier.pool, stream, &mark);
     wr_lock_take(&q->lock);
     if (s != WEIR_OK) return wr_queue_leave(q, s);
-    struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_HELD);
-    if (p)
-        s = wr_slots_add_mark(p->slot, mark);
+    if (find_held(q, item, &g))
+        s = wr_slots_add_mark(g.place->slot, mark);
     else
         s = wr_queue_fail_stale(item->ticket, "held"); /* released meanwhile: the mark comes too late */
     return wr_queue_leave(q, s);
 }
 
 /* What the acquiring stream has queued so far. A per-thread stream can't be named by another thread. */
-static weir_status mark_acquirer(weir_queue *q, const struct wr_place *p, struct wr_mark *out)
+static weir_status mark_acquirer(weir_queue *q, const struct wr_hold *h, struct wr_mark *out)
 {
-    if (p->stream != STREAM_PER_THREAD) return wr_pool_mark(q->copier.pool, p->stream, out);
-    out->fence = &p->reader->fence;
+    if (h->stream != STREAM_PER_THREAD) return wr_pool_mark(q->copier.pool, h->stream, out);
+    out->fence = &h->reader->fence;
     return wr_fence_tick(out->fence, &out->number);
 }
 
-/* Off the lock: the place is BUSY. Marks taken before an error stay, and do no harm. */
-static weir_status mark_readers(
-    weir_queue *q, const struct wr_place *p, const weir_stream *streams, size_t n_streams)
+/* LOCK: held, given up for each mark. The hold is BUSY. Marks taken before an error stay, and do no harm. */
+static weir_status mark_readers(weir_queue *q, const struct wr_place *p, const struct wr_hold *h,
+    const weir_stream *streams, size_t n_streams)
 {
-    struct wr_mark mark;
     weir_status s = WEIR_OK;
-    if (n_streams == 0) {
-        s = mark_acquirer(q, p, &mark);
-        if (s == WEIR_OK) s = wr_slots_add_mark(p->slot, mark);
-    }
     if (WR_FAULT(QUEUE_RELEASE_FORGETS) && n_streams > 1) n_streams = 1;
-    for (size_t i = 0; i < n_streams && s == WEIR_OK; i++) {
-        s = wr_pool_mark(q->copier.pool, streams[i], &mark);
+    for (size_t i = 0; i < (n_streams ? n_streams : 1) && s == WEIR_OK; i++) {
+        struct wr_mark mark;
+        wr_lock_give(&q->lock);
+        s = n_streams ? wr_pool_mark(q->copier.pool, streams[i], &mark) : mark_acquirer(q, h, &mark);
+        wr_lock_take(&q->lock);
         if (s == WEIR_OK) s = wr_slots_add_mark(p->slot, mark);
     }
-    if (s == WEIR_OK) wr_heaps_unpin(q->copier.pool, p->reader);
     return s;
+}
+
+weir_status wr_consume_release(
+    weir_queue *q, struct wr_place *p, struct wr_hold *h, const weir_stream *streams, size_t n_streams)
+{
+    h->state = WR_HOLD_BUSY;
+    weir_status s = mark_readers(q, p, h, streams, n_streams);
+    if (s != WEIR_OK) {
+        h->state = WR_HOLD_HELD;
+        return s;
+    }
+    wr_lock_give(&q->lock);
+    wr_heaps_unpin(q->copier.pool, h->reader);
+    wr_lock_take(&q->lock);
+    q->stats.items_released += !h->peeks;
+    end_hold(q, (struct grip){p, h});
+    return WEIR_OK;
 }
 
 weir_status weir_queue_release(weir_queue *q, weir_item *item, const weir_stream *streams, size_t n_streams)
@@ -135,18 +266,9 @@ weir_status weir_queue_release(weir_queue *q, weir_item *item, const weir_stream
         return wr_fail(WEIR_INVALID_ARGUMENT, "the item or the list of streams is NULL");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_HELD);
-    if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
-    p->state = WR_PLACE_BUSY;
-    wr_lock_give(&q->lock);
-    s = mark_readers(q, p, streams, n_streams);
-    wr_lock_take(&q->lock);
-    if (s != WEIR_OK) {
-        p->state = WR_PLACE_HELD;
-        return wr_queue_leave(q, s);
-    }
-    q->stats.items_released++;
-    wr_queue_give_slot(q, p);
-    item->device = 0;
-    return wr_queue_leave(q, WEIR_OK);
+    struct grip g;
+    if (!find_held(q, item, &g)) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
+    s = wr_consume_release(q, g.place, g.hold, streams, n_streams);
+    if (s == WEIR_OK) item->device = 0;
+    return wr_queue_leave(q, s);
 }

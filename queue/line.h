@@ -20,7 +20,9 @@
     X(SLOT, "a slot that no consumer holds")                                                                 \
     X(PINNED, "a pinned buffer whose copy is done")                                                          \
     X(ITEM, "a committed item")                                                                              \
-    X(COPY, "the end of the copies that read the lent spans")
+    X(TURN, "the release of the item before")                                                                \
+    X(COPY, "the end of the copies that read the lent spans")                                                \
+    X(IDLE, "every item over, and the GPU past its last use")
 
 enum wr_cause {
 #define WR_CAUSE_ENUM(name, text) WR_CAUSE_##name,

@@ -17,43 +17,22 @@ static void give_staging(weir_queue *q, struct wr_place *p)
     wr_line_wake(q->producers); /* even with a copy to come: there is something to poll now */
 }
 
-/* An item that consumers will not see. */
-static void drop_undelivered(weir_queue *q, struct wr_place *p)
+void wr_produce_drop(weir_queue *q, struct wr_place *p)
 {
-    wr_queue_remove(q, p);
+    if (p->listed) wr_order_remove(q, p);
     give_staging(q, p);
     wr_queue_give_slot(q, p);
-    wr_line_wake(q->consumers); /* the next item may be READY, or this was the last of a closed queue */
-}
-
-/* ---- asking the GPU (LOCK: held, given up for each question) ----------------------------------------- */
-
-static void poll_copies(weir_queue *q)
-{
-    uint64_t newest = q->newest_copy;
-    wr_lock_give(&q->lock);
-    wr_copy_poll(&q->copier, newest);
-    wr_lock_take(&q->lock);
-}
-
-static void poll_readers(weir_queue *q)
-{
-    const struct wr_fence *last = NULL;
-    for (unsigned i = 0; i < q->slots.n; i++) {
-        struct wr_fence *f = wr_slots_pending(&q->slots.at[i]);
-        if (!f || f == last) continue;
-        last = f;
-        wr_lock_give(&q->lock);
-        wr_fence_poll(f);
-        wr_lock_take(&q->lock);
-    }
+    wr_queue_wake_consumers(q); /* the next item may be READY, or this was the last of a closed queue */
 }
 
 /* ---- credits (under the lock) ------------------------------------------------------------------------ */
 
-/* What an item needs: device bytes, and of those how many go through pinned memory. */
+/* What an item needs: device bytes, and of those how many go through pinned memory. And its key, which may have
+ * to be new. */
 struct need {
     size_t bytes, staged;
+    int64_t key;
+    bool new_key;
 };
 
 /* LOCK: held, given up while memory of other slots goes back to the pool. Choices stay valid meanwhile: only
@@ -82,23 +61,28 @@ struct offer {
 static enum wr_cause look(weir_queue *q, const struct need *need, struct offer *o)
 {
     *o = (struct offer){.slot = choose_slot(q, &q->slots, need->bytes)};
+    while (o->slot.what == WR_SLOTS_WAIT && wr_order_drop_unread(q))
+        o->slot = choose_slot(q, &q->slots, need->bytes);
     if (o->slot.what == WR_SLOTS_WAIT) return WR_CAUSE_SLOT;
     if (need->staged > 0) o->staging = choose_slot(q, &q->pinned, need->staged);
     return need->staged > 0 && o->staging.what == WR_SLOTS_WAIT ? WR_CAUSE_PINNED : WR_CAUSE_NOTHING;
 }
 
-static struct wr_place *take_place(weir_queue *q, size_t bytes, const struct offer *o)
+static struct wr_place *take_place(weir_queue *q, const struct need *need, const struct offer *o)
 {
     wr_slots_take(&q->slots, o->slot.slot, o->slot.capacity);
     if (o->staging.slot) wr_slots_take(&q->pinned, o->staging.slot, o->staging.capacity);
     struct wr_place *p = &q->places[o->slot.slot - q->slots.at];
     assert(p->state == WR_PLACE_FREE);
-    *p = (struct wr_place){.state = WR_PLACE_BUSY,
+    *p = (struct wr_place){.state = WR_PLACE_TAKEN,
         .ticket = ++q->n_tickets,
-        .bytes = bytes,
+        .key = need->key,
+        .bytes = need->bytes,
         .slot = o->slot.slot,
-        .staging = o->staging.slot};
-    wr_queue_insert(q, p);
+        .staging = o->staging.slot,
+        .holds = p->holds};
+    q->n_used++;
+    wr_order_insert(q, p);
     return p;
 }
 
@@ -110,12 +94,12 @@ static enum wr_cause try_place(weir_queue *q, const struct need *need, struct wr
     struct offer o;
     enum wr_cause lacks = look(q, need, &o);
     if (o.slot.draining || o.staging.draining) {
-        if (o.staging.draining) poll_copies(q);
-        if (o.slot.draining) poll_readers(q);
+        if (o.staging.draining) wr_queue_poll_copies(q);
+        if (o.slot.draining) wr_queue_poll_readers(q);
         lacks = look(q, need, &o);
     }
     *polls = o.slot.draining || o.staging.draining;
-    if (lacks == WR_CAUSE_NOTHING && !q->closed) *out = take_place(q, need->bytes, &o);
+    if (lacks == WR_CAUSE_NOTHING && wr_queue_takes(q)) *out = take_place(q, need, &o);
     return lacks;
 }
 
@@ -128,15 +112,21 @@ static weir_status await_place(
     for (*out = NULL; s == WEIR_OK;) {
         enum wr_cause lacks = q->producers->cause ? q->producers->cause : WR_CAUSE_SLOT;
         bool polls = false;
-        if (!q->closed && q->producers == &me) lacks = try_place(q, need, out, &polls);
+        bool in_use = need->new_key && wr_order_has_key(q, need->key);
+        if (wr_queue_takes(q) && q->producers == &me && !in_use) lacks = try_place(q, need, out, &polls);
         if (*out) break;
-        s = q->closed ? wr_fail(WEIR_CLOSED, "the queue is closed") : wr_queue_doze(q, &me, lacks, polls);
+        if (!wr_queue_takes(q))
+            s = wr_ends_refuse(q);
+        else if (in_use)
+            s = wr_fail(WEIR_IN_USE, "an item of key %lld is in the queue", (long long)need->key);
+        else
+            s = wr_queue_doze(q, &me, lacks, polls);
     }
     wr_queue_leave_line(q, &q->producers, &me);
     return s;
 }
 
-/* Takes a place, and memory for it. The place is BUSY. LOCK: held, given up meanwhile. */
+/* Takes a place, and memory for it. The place is TAKEN. LOCK: held, given up meanwhile. */
 static weir_status reserve(weir_queue *q, const struct need *need, int64_t timeout_ns, struct wr_place **out)
 {
     if (need->bytes > q->item_bytes)
@@ -149,17 +139,33 @@ static weir_status reserve(weir_queue *q, const struct need *need, int64_t timeo
     s = wr_slots_settle(&q->slots, p->slot);
     if (s == WEIR_OK && p->staging) s = wr_slots_settle(&q->pinned, p->staging);
     wr_lock_take(&q->lock);
-    if (s == WEIR_OK && q->destroyed) s = wr_fail(WEIR_CLOSED, "the queue was destroyed meanwhile");
+    if (s == WEIR_OK && (q->destroyed || q->poisoned)) s = wr_ends_refuse(q);
     if (s == WEIR_OK)
         *out = p;
     else
-        drop_undelivered(q, p);
+        wr_produce_drop(q, p);
     return s;
 }
 
 /* ---- producers --------------------------------------------------------------------------------------- */
 
-/* BUSY becomes READY, or the item is dropped. LOCK: held, given up meanwhile. */
+/* Passes on the status. */
+static weir_status abort_item(weir_queue *q, struct wr_place *p, weir_status s)
+{
+    q->stats.items_aborted++;
+    wr_produce_drop(q, p);
+    return s;
+}
+
+/* Consumers are not to see it, though its copy is on the way. */
+static weir_status refuse_item(const weir_queue *q, const struct wr_place *p)
+{
+    if (p->cancelled)
+        return wr_fail(WEIR_STALE_HANDLE, "item %llu was cancelled", (unsigned long long)p->ticket);
+    return q->poisoned ? wr_ends_refuse(q) : WEIR_OK;
+}
+
+/* COPYING becomes READY, or the item is dropped. LOCK: held, given up meanwhile. */
 static weir_status fill(weir_queue *q, struct wr_place *p, const struct wr_gather *g, struct wr_mark *mark)
 {
     struct wr_copy_tally t = {0};
@@ -175,33 +181,59 @@ static weir_status fill(weir_queue *q, struct wr_place *p, const struct wr_gathe
         assert(added == WEIR_OK); /* its marks are all of one stream */
         (void)added;
     }
-    if (s != WEIR_OK) { /* the slot keeps the marks of its readers */
-        q->stats.items_aborted++;
-        drop_undelivered(q, p);
-        return s;
+    if (s != WEIR_OK) return abort_item(q, p, s); /* the slot keeps the marks of its readers */
+    p->slot->n_marks = 0;                         /* they come before the copy now */
+    p->copied = *mark;
+    s = refuse_item(q, p);
+    if (s != WEIR_OK) {
+        (void)wr_slots_add_mark(p->slot, *mark); /* the only one: there is room */
+        return abort_item(q, p, s);
     }
     give_staging(q, p);
-    p->slot->n_marks = 0; /* they come before the copy now */
-    p->copied = *mark;
-    p->state = WR_PLACE_READY;
     q->stats.items_pushed++;
-    wr_line_wake(q->consumers);
+    wr_order_commit(q, p);
     return WEIR_OK;
 }
 
 weir_status weir_queue_reserve(weir_queue *q, size_t bytes, int64_t timeout_ns, weir_item *item)
 {
+    return weir_queue_reserve_key(q, 0, bytes, timeout_ns, item);
+}
+
+weir_status weir_queue_reserve_key(
+    weir_queue *q, int64_t key, size_t bytes, int64_t timeout_ns, weir_item *item)
+{
     if (!item || bytes == 0) return wr_fail(WEIR_INVALID_ARGUMENT, "no item to fill, or an item of 0 bytes");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     struct wr_place *p;
-    s = reserve(q, &(struct need){bytes, bytes}, timeout_ns, &p);
+    s = reserve(q, &(struct need){.bytes = bytes, .staged = bytes, .key = key}, timeout_ns, &p);
     if (s == WEIR_OK) {
         p->state = WR_PLACE_FILLING;
-        *item =
-            (weir_item){.ticket = p->ticket, .bytes = bytes, .host = (void *)(uintptr_t)p->staging->address};
+        *item = (weir_item){.ticket = p->ticket,
+            .handle = wr_queue_handle(q, p, 0, 0),
+            .key = key,
+            .bytes = bytes,
+            .host = (void *)(uintptr_t)p->staging->address};
     }
     return wr_queue_leave(q, s);
+}
+
+static struct wr_place *find_filling(const weir_queue *q, const weir_item *item)
+{
+    struct wr_place *p = wr_queue_find(q, item);
+    return p && p->state == WR_PLACE_FILLING ? p : NULL;
+}
+
+/* LOCK: held, given up meanwhile. */
+static weir_status commit(weir_queue *q, struct wr_place *p)
+{
+    weir_status s = refuse_item(q, p);
+    if (s != WEIR_OK) return abort_item(q, p, s);
+    p->state = WR_PLACE_COPYING;
+    weir_span whole = {(void *)(uintptr_t)p->staging->address, p->bytes};
+    struct wr_mark mark;
+    return fill(q, p, &(struct wr_gather){.spans = &whole, .n_spans = 1}, &mark);
 }
 
 weir_status weir_queue_commit(weir_queue *q, weir_item *item)
@@ -209,16 +241,13 @@ weir_status weir_queue_commit(weir_queue *q, weir_item *item)
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_FILLING);
+    struct wr_place *p = find_filling(q, item);
     if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "being filled"));
     if (item->bytes == 0 || item->bytes > p->bytes)
         return wr_queue_leave(
             q, wr_fail(WEIR_INVALID_ARGUMENT, "%zu bytes committed of %zu reserved", item->bytes, p->bytes));
     p->bytes = item->bytes;
-    p->state = WR_PLACE_BUSY;
-    weir_span whole = {(void *)(uintptr_t)p->staging->address, p->bytes};
-    struct wr_mark mark;
-    s = fill(q, p, &(struct wr_gather){.spans = &whole, .n_spans = 1}, &mark);
+    s = commit(q, p);
     item->host = NULL; /* the place has changed hands, whatever the status */
     return wr_queue_leave(q, s);
 }
@@ -228,12 +257,10 @@ weir_status weir_queue_abort(weir_queue *q, weir_item *item)
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct wr_place *p = wr_queue_find(q, item->ticket, WR_PLACE_FILLING);
+    struct wr_place *p = find_filling(q, item);
     if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "being filled"));
-    q->stats.items_aborted++;
-    drop_undelivered(q, p);
     item->host = NULL;
-    return wr_queue_leave(q, WEIR_OK);
+    return wr_queue_leave(q, abort_item(q, p, WEIR_OK));
 }
 
 /* ---- push -------------------------------------------------------------------------------------------- */
@@ -261,6 +288,7 @@ static weir_status push(weir_queue *q, const struct need *need, const struct wr_
     if (s != WEIR_OK) return s;
     uint64_t number = p->ticket;
     struct wr_mark mark;
+    p->state = WR_PLACE_COPYING;
     s = fill(q, p, g, &mark);
     if (need->staged < need->bytes) wr_copy_lend(&q->lent, number, mark.number);
     if (s != WEIR_OK) return s;
@@ -273,9 +301,16 @@ static weir_status push(weir_queue *q, const struct need *need, const struct wr_
 weir_status weir_queue_push(weir_queue *q, const weir_span *spans, size_t n_spans, unsigned flags,
     int64_t timeout_ns, uint64_t *ticket)
 {
-    if (!spans || n_spans == 0 || (flags & ~(unsigned)WEIR_PUSH_BORROW))
+    if (flags & WEIR_PUSH_NEW_KEY) return wr_fail(WEIR_INVALID_ARGUMENT, "a push has no key: see put");
+    return wr_produce_push(q, 0, spans, n_spans, flags, timeout_ns, ticket);
+}
+
+weir_status wr_produce_push(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans,
+    unsigned flags, int64_t timeout_ns, uint64_t *ticket)
+{
+    if (!spans || n_spans == 0 || (flags & ~(unsigned)(WEIR_PUSH_BORROW | WEIR_PUSH_NEW_KEY)))
         return wr_fail(WEIR_INVALID_ARGUMENT, "no spans, or unknown flags %#x", flags);
-    struct need need = {0};
+    struct need need = {.key = key, .new_key = flags & WEIR_PUSH_NEW_KEY};
     weir_status s = sum_spans(spans, n_spans, &need.bytes);
     if (s == WEIR_OK) s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
@@ -302,10 +337,9 @@ weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t timeout_
     struct wr_waiter me;
     wr_line_join(&q->lenders, &me, q->device, timeout_ns);
     while (s == WEIR_OK) {
-        if (!wr_fence_passed(q->copier.fence, stamp)) poll_copies(q);
+        if (!wr_fence_passed(q->copier.fence, stamp)) wr_queue_poll_copies(q);
         if (wr_fence_passed(q->copier.fence, stamp)) break;
-        s = q->destroyed ? wr_fail(WEIR_CLOSED, "the queue is destroyed")
-                         : wr_queue_doze(q, &me, WR_CAUSE_COPY, true);
+        s = q->destroyed ? wr_ends_refuse(q) : wr_queue_doze(q, &me, WR_CAUSE_COPY, true);
     }
     wr_queue_leave_line(q, &q->lenders, &me);
     return wr_queue_leave(q, s);

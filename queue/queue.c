@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queue's life, its lock and the order of its items. See queue.h.
+ * The queue's life, its lock and its lines. See queue.h.
  */
 #include "queue.h"
 #include "edges.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { ITEMS_DEFAULT = 2, ITEMS_MOST = 1024, PINNED_PER_ITEM = 4 };
 
 /* LOCK: guards the list of all queues ever opened. It keeps them reachable, for leak checkers. */
 static struct wr_lock shells_lock = {PTHREAD_MUTEX_INITIALIZER, WR_RANK_REGISTRY};
 static _Atomic(struct weir_queue *) shells;
+static uint32_t n_shells;
 
 /* ---- calls in and out -------------------------------------------------------------------------------- */
 
@@ -46,37 +46,33 @@ static void tear_down(weir_queue *q);
 weir_status wr_queue_leave(weir_queue *q, weir_status s)
 {
     assert(q->inside > 0);
+    wr_bell_update(q);
     bool last = --q->inside == 0 && q->destroyed;
     wr_lock_give(&q->lock);
     if (last) tear_down(q);
     return s;
 }
 
-/* ---- the order of items (under the lock) ------------------------------------------------------------- */
+/* ---- what the sides share (under the lock) ----------------------------------------------------------- */
 
-void wr_queue_insert(weir_queue *q, struct wr_place *p)
+enum { PLACE_BITS = 10, GENERATION_BITS = 24 };
+
+uint64_t wr_queue_handle(const weir_queue *q, const struct wr_place *p, unsigned hold, uint32_t generation)
 {
-    struct wr_place **link = &q->order;
-    while (*link && (*link)->ticket < p->ticket)
-        link = &(*link)->next;
-    p->next = *link;
-    *link = p;
+    const uint64_t mask = ((uint64_t)1 << GENERATION_BITS) - 1;
+    uint64_t place = (uint64_t)(p - q->places),
+             high = (q->serial & mask) << GENERATION_BITS | (generation & mask);
+    return (high << PLACE_BITS | place) * WR_QUEUE_HOLDS + hold;
 }
 
-void wr_queue_remove(weir_queue *q, struct wr_place *p)
+struct wr_place *wr_queue_find(const weir_queue *q, const weir_item *item)
 {
-    struct wr_place **link = &q->order;
-    while (*link != p)
-        link = &(*link)->next;
-    *link = p->next;
-    p->next = NULL;
-}
-
-struct wr_place *wr_queue_find(const weir_queue *q, uint64_t ticket, enum wr_place_state state)
-{
-    for (unsigned i = 0; i < q->slots.n; i++)
-        if (q->places[i].ticket == ticket && q->places[i].state == state) return &q->places[i];
-    return NULL;
+    uint64_t place = item->handle / WR_QUEUE_HOLDS % (1u << PLACE_BITS);
+    if (place >= q->slots.n) return NULL;
+    struct wr_place *p = &q->places[place];
+    uint64_t serial_of = (uint64_t)1 << (64 - GENERATION_BITS);
+    bool ours = item->handle / serial_of == wr_queue_handle(q, p, 0, 0) / serial_of;
+    return ours && p->ticket == item->ticket ? p : NULL;
 }
 
 weir_status wr_queue_fail_stale(uint64_t ticket, const char *what)
@@ -86,9 +82,51 @@ weir_status wr_queue_fail_stale(uint64_t ticket, const char *what)
 
 void wr_queue_give_slot(weir_queue *q, struct wr_place *p)
 {
+    assert(p->n_holds == 0 && !p->listed);
     wr_slots_give(&q->slots, p->slot);
-    *p = (struct wr_place){.state = WR_PLACE_FREE};
+    *p = (struct wr_place){.state = WR_PLACE_FREE, .holds = p->holds};
+    q->n_used--;
     wr_line_wake(q->producers);
+    if (q->n_used == 0) wr_line_wake_all(q->idlers);
+}
+
+void wr_queue_wake_consumers(weir_queue *q)
+{
+    if (wr_queue_wants_differ(q))
+        wr_line_wake_all(q->consumers);
+    else
+        wr_line_wake(q->consumers);
+}
+
+void wr_queue_wake_all(weir_queue *q)
+{
+    wr_line_wake_all(q->producers);
+    wr_line_wake_all(q->consumers);
+    wr_line_wake_all(q->lenders);
+    wr_line_wake_all(q->idlers);
+}
+
+/* ---- asking the GPU (LOCK: held, given up for each question) ----------------------------------------- */
+
+void wr_queue_poll_copies(weir_queue *q)
+{
+    uint64_t newest = q->newest_copy;
+    wr_lock_give(&q->lock);
+    wr_copy_poll(&q->copier, newest);
+    wr_lock_take(&q->lock);
+}
+
+void wr_queue_poll_readers(weir_queue *q)
+{
+    const struct wr_fence *last = NULL;
+    for (unsigned i = 0; i < q->slots.n; i++) {
+        struct wr_fence *f = wr_slots_pending(&q->slots.at[i]);
+        if (!f || f == last) continue;
+        last = f;
+        wr_lock_give(&q->lock);
+        wr_fence_poll(f);
+        wr_lock_take(&q->lock);
+    }
 }
 
 /* ---- waiting (under the lock) ------------------------------------------------------------------------ */
@@ -102,7 +140,7 @@ void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waite
 {
     uint64_t waited = q->device->ops->now_ns(q->device) - w->since;
     bool slot = w->cause == WR_CAUSE_SLOT, pinned = w->cause == WR_CAUSE_PINNED,
-         item = w->cause == WR_CAUSE_ITEM;
+         item = w->cause == WR_CAUSE_ITEM || w->cause == WR_CAUSE_TURN;
     q->stats.producer_waits_slot += slot;
     q->stats.producer_waits_pinned += pinned;
     q->stats.consumer_waits_item += item;
@@ -112,6 +150,17 @@ void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waite
 }
 
 /* ---- open and destroy -------------------------------------------------------------------------------- */
+
+static weir_status check_kinds(const weir_queue_options *o, unsigned items)
+{
+    if ((unsigned)o->order > WEIR_ORDER_PRIORITY || (unsigned)o->consumers > WEIR_CONSUMERS_LATEST)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "no order %d, or no consumers %d", o->order, o->consumers);
+    if (o->consumers >= WEIR_CONSUMERS_BROADCAST && o->order != WEIR_ORDER_FIFO)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "BROADCAST and LATEST are for items in the order of reserve");
+    if (o->high_items > items || o->low_items > (o->high_items ? o->high_items : items))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "watermarks must be low <= high <= %u items", items);
+    return WEIR_OK;
+}
 
 static weir_status check_options(const weir_queue_options *o)
 {
@@ -125,6 +174,16 @@ static weir_status check_options(const weir_queue_options *o)
     if ((o->device_bytes && o->device_bytes < o->item_bytes) ||
         (o->pinned_bytes && o->pinned_bytes < o->item_bytes))
         return wr_fail(WEIR_INVALID_ARGUMENT, "a limit below one item of %zu bytes", o->item_bytes);
+    return check_kinds(o, (unsigned)items);
+}
+
+static weir_status make_places(weir_queue *q, unsigned items)
+{
+    q->places = calloc(items, sizeof *q->places);
+    q->holds = calloc((size_t)items * WR_QUEUE_HOLDS, sizeof *q->holds);
+    if (!q->places || !q->holds) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for %u items", items);
+    for (unsigned i = 0; i < items; i++)
+        q->places[i].holds = &q->holds[(size_t)i * WR_QUEUE_HOLDS];
     return WEIR_OK;
 }
 
@@ -136,11 +195,14 @@ static weir_status make_slots(weir_queue *q, const weir_queue_options *o)
     size_t pinned = o->pinned_bytes ? o->pinned_bytes : product;
     unsigned n_pinned = (unsigned)wr_max(items, wr_min(pinned / o->item_bytes, items * PINNED_PER_ITEM));
     q->item_bytes = o->item_bytes;
+    q->kind = o->order;
+    q->sharing = o->consumers;
+    q->high = o->high_items ? o->high_items : items;
+    q->low = o->low_items ? o->low_items : q->high;
     size_t device = o->device_bytes ? o->device_bytes : product;
     weir_status s = wr_slots_init(&q->slots, WR_SLOTS_DEVICE, items, o->item_bytes, device);
     if (s == WEIR_OK) s = wr_slots_init(&q->pinned, WR_SLOTS_PINNED, n_pinned, o->item_bytes, pinned);
-    if (s == WEIR_OK && !(q->places = calloc(items, sizeof *q->places)))
-        s = wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for %u items", items);
+    if (s == WEIR_OK) s = make_places(q, items);
     return s;
 }
 
@@ -149,7 +211,9 @@ static void unmake_slots(weir_queue *q)
     wr_slots_fini(&q->slots);
     wr_slots_fini(&q->pinned);
     free(q->places);
+    free(q->holds);
     q->places = NULL;
+    q->holds = NULL;
 }
 
 static weir_status attach(weir_queue *q, weir_pool *pool)
@@ -171,9 +235,8 @@ static void wake_lost(struct wr_device *d)
     for (weir_queue *q = atomic_load(&shells); q; q = q->next_shell) {
         if (q->device != d) continue;
         wr_lock_take(&q->lock);
-        wr_line_wake_all(q->producers);
-        wr_line_wake_all(q->consumers);
-        wr_line_wake_all(q->lenders);
+        wr_queue_wake_all(q);
+        wr_bell_close_all(q);
         wr_lock_give(&q->lock);
     }
 }
@@ -183,6 +246,7 @@ static void keep_shell(weir_queue *q)
     static struct wr_edges_watcher watcher = {.over = wake_lost};
     wr_lock_init(&q->lock, WR_RANK_QUEUE);
     wr_lock_take(&shells_lock);
+    q->serial = ++n_shells;
     q->next_shell = atomic_load(&shells);
     atomic_store(&shells, q);
     wr_lock_give(&shells_lock);
@@ -208,82 +272,44 @@ weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, 
     return WEIR_OK;
 }
 
-weir_status weir_queue_close(weir_queue *q)
-{
-    weir_status s = wr_queue_enter(q);
-    if (s != WEIR_OK) return s;
-    if (q->closed) return wr_queue_leave(q, wr_fail(WEIR_CLOSED, "the queue was closed before"));
-    q->closed = true;
-    wr_line_wake_all(q->producers);
-    wr_line_wake_all(q->consumers);
-    return wr_queue_leave(q, WEIR_OK);
-}
-
 weir_status weir_queue_destroy(weir_queue *q)
 {
     weir_status s = enter_lost_or_not(q);
     if (s != WEIR_OK) return s;
     q->closed = q->destroyed = true;
-    wr_line_wake_all(q->producers);
-    wr_line_wake_all(q->consumers);
-    wr_line_wake_all(q->lenders);
+    wr_queue_wake_all(q);
     return wr_queue_leave(q, WEIR_OK);
 }
 
 /* A held item's memory stays until the acquiring stream has passed what it has queued by now. A stamp says so
  * without a call that could fail. */
-static void drop_held(weir_queue *q, struct wr_place *p)
+static void keep_held(weir_queue *q, struct wr_place *p)
 {
-    struct wr_fence *f = &p->reader->fence;
-    wr_slots_drop(&q->slots, p->slot, &(struct wr_mark){f, wr_fence_lend(f)});
-    wr_heaps_unpin(q->copier.pool, p->reader);
+    for (unsigned i = 0; i < WR_QUEUE_HOLDS && p->n_holds > 0; i++) {
+        struct wr_hold *h = &p->holds[i];
+        if (h->state != WR_HOLD_HELD) continue;
+        struct wr_fence *f = &h->reader->fence;
+        wr_slots_keep(&q->slots, p->slot, (struct wr_mark){f, wr_fence_lend(f)});
+        wr_heaps_unpin(q->copier.pool, h->reader);
+        p->n_holds--;
+    }
 }
 
 /* The last one out. No lock: nobody else comes here, and all that look see `destroyed`. */
 static void tear_down(weir_queue *q)
 {
-    assert(!q->producers && !q->consumers && !q->lenders);
+    assert(!q->producers && !q->consumers && !q->lenders && !q->idlers);
     for (unsigned i = 0; i < q->slots.n; i++) {
-        assert(q->places[i].state != WR_PLACE_BUSY);
-        if (q->places[i].state == WR_PLACE_HELD) drop_held(q, &q->places[i]);
-        wr_slots_drop(&q->slots, &q->slots.at[i], NULL);
+        struct wr_place *p = &q->places[i];
+        assert(p->state != WR_PLACE_TAKEN && p->state != WR_PLACE_COPYING);
+        if (p->state == WR_PLACE_READY && !p->delivered) wr_slots_keep(&q->slots, p->slot, p->copied);
+        keep_held(q, p);
+        wr_slots_drop(&q->slots, &q->slots.at[i]);
     }
     for (unsigned i = 0; i < q->pinned.n; i++)
-        wr_slots_drop(&q->pinned, &q->pinned.at[i], NULL);
+        wr_slots_drop(&q->pinned, &q->pinned.at[i]);
+    wr_bell_close_all(q);
     wr_copy_close(&q->copier);
     unmake_slots(q);
     wr_pool_unhold(q->copier.pool);
-}
-
-/* ---- stats ------------------------------------------------------------------------------------------- */
-
-static void add_waiting(const struct wr_waiter *line, uint64_t now, weir_queue_stats *out)
-{
-    for (; line; line = line->next) {
-        out->waiting_slot += line->cause == WR_CAUSE_SLOT;
-        out->waiting_pinned += line->cause == WR_CAUSE_PINNED;
-        out->waiting_item += line->cause == WR_CAUSE_ITEM;
-        out->longest_wait_ns = wr_max(out->longest_wait_ns, now - line->since);
-    }
-}
-
-weir_status weir_queue_get_stats(weir_queue *q, weir_queue_stats *out)
-{
-    if (!out || out->struct_size < sizeof out->struct_size)
-        return wr_fail(WEIR_INVALID_ARGUMENT, "stats with struct_size = %zu are needed", sizeof *out);
-    weir_status s = wr_queue_enter(q);
-    if (s != WEIR_OK) return s;
-    weir_queue_stats now = q->stats;
-    now.struct_size = out->struct_size;
-    now.slots = q->slots.n;
-    now.slots_in_use = wr_slots_in_use(&q->slots);
-    now.device_bytes = q->slots.used;
-    now.peak_device_bytes = q->slots.peak;
-    now.pinned_bytes = q->pinned.used;
-    now.peak_pinned_bytes = q->pinned.peak;
-    uint64_t now_ns = q->device->ops->now_ns(q->device);
-    add_waiting(q->producers, now_ns, &now);
-    add_waiting(q->consumers, now_ns, &now);
-    memcpy(out, &now, wr_min(out->struct_size, sizeof now));
-    return wr_queue_leave(q, WEIR_OK);
 }

@@ -1,63 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queue from inside. queue.c: its life, its lock, the order of its items. produce.c, consume.c: the two
- * sides. Memory and its limits are in slots.c, waiting callers in line.c, the copies in copy.c.
+ * The queue from inside. queue.c: its life, its lock. order.c: which item is next, for whom. produce.c,
+ * consume.c: the two sides; consumers.c: those that are registered. ends.c: how it ends, or empties. bell.c:
+ * what pollers see. staging.c, queue_stats.c: words and numbers on top. Memory and its limits are in slots.c,
+ * waiting callers in line.c, the copies in copy.c.
  *
  * PLACES. An item lives in a place, one for each device slot:
  *
- *     FREE -> FILLING -> READY -> HELD -> FREE          abort: FILLING -> FREE
+ *     FREE -> TAKEN -> FILLING -> COPYING -> READY -> FREE          abort: FILLING -> FREE
  *
- * and BUSY between two of them, while one call works on it off the lock: any other call finds the handle
- * stale. Places not yet delivered form one list in the order of tickets. Only its head is delivered, and only
- * when READY.
+ * TAKEN and COPYING: one call works on it off the lock, and what it holds is that call's; any other call finds
+ * the handle stale. Places not yet delivered are `listed`, in the order of tickets.
+ *
+ * HOLDS. Who acquires an item, or peeks at it, has a hold on its place: FREE -> BUSY -> HELD -> BUSY -> FREE,
+ * where BUSY is again one call's. An item is over, and its place FREE, when it is READY, no longer listed, and
+ * without holds.
  *
  * LOCK: one lock guards the queue. No driver call and no call of the pool is made under it: decide under the
- * lock, act off it, publish under it. What belongs to a BUSY place belongs to the call that made it so.
+ * lock, act off it, publish under it.
  *
- * LINES. Producers and consumers that can't go on stand in a line each, where only the head acts. So the
- * order of arrival is the order of tickets, a blocked caller holds nothing, and no one overtakes: slots are
- * taken by the head of the producers' line alone, though anyone gives them back.
+ * LINES. Producers and consumers that can't go on stand in a line each. Of the producers only the head acts.
+ * So the order of arrival is the order of tickets, a blocked caller holds nothing, and no one overtakes: slots
+ * are taken by the head of the line alone, though anyone gives them back. A consumer leaves alone what one
+ * before it in the line would take: where all want the same, that is the head's rule again.
  *
  * ENDS. Each call counts itself in; destroy turns new calls away and wakes the old, and whoever is last out
- * tears down. The weir_queue itself stays for ever (some 5 KiB), so that its handle goes on to mean "closed".
+ * tears down. The weir_queue itself stays for ever (some 8 KiB), so that its handle goes on to mean "closed".
  */
 #ifndef WR_QUEUE_H
 #define WR_QUEUE_H
 
+#include "bell.h"
 #include "copy.h"
 #include "line.h"
 
-enum wr_place_state { WR_PLACE_FREE, WR_PLACE_BUSY, WR_PLACE_FILLING, WR_PLACE_READY, WR_PLACE_HELD };
+enum { WR_QUEUE_HOLDS = 64, WR_QUEUE_CONSUMERS = 64, WR_QUEUE_TEXT = 256 };
+
+enum wr_place_state { WR_PLACE_FREE, WR_PLACE_TAKEN, WR_PLACE_FILLING, WR_PLACE_COPYING, WR_PLACE_READY };
+enum wr_hold_state { WR_HOLD_FREE, WR_HOLD_BUSY, WR_HOLD_HELD };
+
+struct wr_hold {
+    enum wr_hold_state state;
+    uint32_t generation; /* rises with each use: part of the handle */
+    unsigned consumer;   /* number from 1 of a registered one; 0: none */
+    bool peeks;
+    weir_stream stream;     /* given to acquire */
+    struct wr_heap *reader; /* that stream's heap, pinned: its fence stays that stream's */
+};
 
 struct wr_place {
     enum wr_place_state state;
+    bool listed, cancelled, delivered; /* cancelled: dropped when its producer is done with it */
     uint64_t ticket;
+    int64_t key;
     size_t bytes;
     struct wr_slot *slot, *staging; /* staging NULL: read in place, or given back after commit */
-    struct wr_mark copied;          /* READY and HELD: the copy */
-    weir_stream stream;             /* HELD: given to acquire */
-    struct wr_heap *reader;         /* HELD: that stream's heap, pinned: its fence stays that stream's */
-    struct wr_place *next;          /* in the order of delivery */
+    struct wr_mark copied;          /* READY: the copy */
+    uint64_t committed;             /* READY: in the order of commits */
+    uint64_t owed; /* BROADCAST: a bit for each consumer that it is still to be delivered to */
+    unsigned n_holds;
+    struct wr_hold *holds; /* WR_QUEUE_HOLDS; the place's for good */
+    struct wr_place *next; /* listed */
+};
+
+struct wr_consumer {
+    bool joined;
+    uint32_t generation;
+    struct wr_bell bell;
 };
 
 struct weir_queue {
     struct wr_lock lock; /* guards all below but the constants */
     struct weir_queue *next_shell;
 
-    struct wr_copier copier; /* constant from open to the end, like the two below */
+    struct wr_copier copier; /* constant from open to the end, like those up to `high` */
     struct wr_device *device;
     size_t item_bytes;
+    uint32_t serial; /* in handles, so that another queue's are known for strangers */
+    weir_order kind;
+    weir_consumers sharing;
+    unsigned low, high;
 
     unsigned inside; /* calls */
-    bool closed, destroyed;
+    bool closed, destroyed, poisoned;
+    int64_t poison;
+    char poison_text[WR_QUEUE_TEXT];
     struct wr_slots slots, pinned;
     struct wr_place *places; /* one for each of slots */
-    struct wr_place *order;  /* not delivered yet, by ticket */
+    struct wr_hold *holds;   /* all of theirs */
+    struct wr_place *order;  /* listed */
+    unsigned n_used;         /* places not FREE */
     unsigned n_delivering;   /* taken off the order by an acquire that may still fail */
-    struct wr_waiter *producers, *consumers, *lenders;
-    uint64_t n_tickets;
-    uint64_t newest_copy; /* stamp */
+    unsigned n_held;         /* holds that came from the order, BUSY ones included */
+    unsigned n_peeking;      /* callers of peek in the consumers' line */
+    struct wr_waiter *producers, *consumers, *lenders, *idlers;
+    uint64_t n_tickets, n_commits, newest; /* newest: ticket committed */
+    uint64_t newest_copy;                  /* stamp */
     struct wr_copy_lent lent;
+    struct wr_consumer consumer[WR_QUEUE_CONSUMERS];
+    uint64_t joined; /* a bit for each */
+    struct wr_bell items, room;
     weir_queue_stats stats; /* the counters in it */
 };
 
@@ -67,19 +109,98 @@ weir_status wr_queue_leave(weir_queue *q, weir_status s);
 
 /* ---- under the lock ---------------------------------------------------------------------------------- */
 
-/* The order of items not yet delivered. */
-void wr_queue_insert(weir_queue *q, struct wr_place *p);
-void wr_queue_remove(weir_queue *q, struct wr_place *p);
-
-/* The item of a ticket, if its place is in that state. NULL: the handle is stale. */
-struct wr_place *wr_queue_find(const weir_queue *q, uint64_t ticket, enum wr_place_state state);
+/* What makes an item's struct a handle: the ticket tells items apart, these bits queues, places and holds. Of
+ * producers' items the hold is number 0 of generation 0. */
+uint64_t wr_queue_handle(const weir_queue *q, const struct wr_place *p, unsigned hold, uint32_t generation);
+/* The place of that item, whatever its state; NULL: the handle is stale, or of another queue. */
+struct wr_place *wr_queue_find(const weir_queue *q, const weir_item *item);
+static inline unsigned wr_queue_hold_of(const weir_item *item)
+{
+    return item->handle % WR_QUEUE_HOLDS;
+}
 weir_status wr_queue_fail_stale(uint64_t ticket, const char *what);
 
-/* The item is over: its place is FREE. */
+/* Do producers get a place still? */
+static inline bool wr_queue_takes(const weir_queue *q)
+{
+    return !q->closed && !q->poisoned;
+}
+
+/* The place is FREE, and its slot somebody else's. */
 void wr_queue_give_slot(weir_queue *q, struct wr_place *p);
+
+/* Wakes whom an item, or the end of one, concerns. */
+void wr_queue_wake_consumers(weir_queue *q);
+/* Not all in the consumers' line want the same, so the head may not be the one that can go on. */
+static inline bool wr_queue_wants_differ(const weir_queue *q)
+{
+    return q->kind == WEIR_ORDER_KEYED || q->sharing == WEIR_CONSUMERS_BROADCAST || q->n_peeking > 0;
+}
+void wr_queue_wake_all(weir_queue *q);
 
 /* Sleeps in a line, and leaves it with the time waited noted. LOCK: given up while asleep. */
 weir_status wr_queue_doze(weir_queue *q, struct wr_waiter *w, enum wr_cause cause, bool polls);
 void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waiter *w);
+
+/* Asking the GPU. LOCK: held, given up for each question. */
+void wr_queue_poll_copies(weir_queue *q);
+void wr_queue_poll_readers(weir_queue *q);
+
+/* ---- order.c, under the lock ------------------------------------------------------------------------- */
+
+/* What a consumer asks for. */
+struct wr_want {
+    bool by_key, peeks;
+    int64_t which;     /* the key; of a peek that is not by key: the index */
+    unsigned consumer; /* its number from 1; 0: any */
+};
+
+struct wr_consumer_waiter {
+    struct wr_waiter line; /* in q->consumers */
+    const struct wr_want *want;
+};
+
+void wr_order_insert(weir_queue *q, struct wr_place *p);
+void wr_order_remove(weir_queue *q, struct wr_place *p);
+
+/* The item that such a consumer gets now, NULL: none. */
+struct wr_place *wr_order_next(const weir_queue *q, const struct wr_want *want);
+/* Will there be one, if nothing is reserved any more? */
+bool wr_order_expects(const weir_queue *q, const struct wr_want *want);
+/* Does one that stands before it in the line want that item? */
+bool wr_order_claimed(const weir_queue *q, const struct wr_consumer_waiter *me, const struct wr_place *p);
+
+/* COPYING becomes READY, for those that there are to read it. */
+void wr_order_commit(weir_queue *q, struct wr_place *p);
+/* A committed item that nobody is to get any more; who holds it goes on. */
+void wr_order_drop(weir_queue *q, struct wr_place *p);
+/* Frees the place of an item that is over. */
+void wr_order_end_if_over(weir_queue *q, struct wr_place *p);
+/* LATEST: a reserve that finds no slot takes the unread item's. False: there is none. */
+bool wr_order_drop_unread(weir_queue *q);
+
+bool wr_order_has_key(const weir_queue *q, int64_t key);
+
+/* ---- produce.c, consume.c, consumers.c, ends.c ------------------------------------------------------- */
+
+/* The whole of push, put and their kind. */
+weir_status wr_produce_push(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans,
+    unsigned flags, int64_t timeout_ns, uint64_t *ticket);
+/* LOCK: held. An item that is being filled, or failed to be: consumers will not see it. */
+void wr_produce_drop(weir_queue *q, struct wr_place *p);
+
+weir_status wr_consume_acquire(
+    weir_queue *q, const struct wr_want *want, weir_stream stream, int64_t timeout_ns, weir_item *item);
+/* HELD, by the caller's decision, becomes FREE; after an error it is HELD. LOCK: held, given up meanwhile. */
+weir_status wr_consume_release(
+    weir_queue *q, struct wr_place *p, struct wr_hold *h, const weir_stream *streams, size_t n_streams);
+
+/* LOCK: held. The number of a registered consumer, from 1; 0: it has left, or is none. */
+unsigned wr_consumers_find(const weir_queue *q, weir_consumer c);
+
+/* LOCK: held for both. Such a consumer gets nothing any more. */
+bool wr_ends_over(const weir_queue *q, const struct wr_want *want);
+/* Why the queue turns somebody away: POISONED or CLOSED, worded. */
+weir_status wr_ends_refuse(const weir_queue *q);
 
 #endif

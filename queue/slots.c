@@ -160,16 +160,24 @@ weir_status wr_slots_add_mark(struct wr_slot *slot, struct wr_mark m)
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
-/* SLOW: when a slot grows, and at the queue's end. Should the pool find no room to note a mark, the block
- * stays with nobody: lost, but never reused under its reader. */
-static void drop_device(struct wr_slots *s, struct wr_slot *slot, const struct wr_mark *last_reader)
+/* Should the pool find no room to note a mark, the block stays with nobody: lost, but never reused under its
+ * reader. */
+void wr_slots_keep(struct wr_slots *s, struct wr_slot *slot, struct wr_mark until)
 {
-    weir_status status = WEIR_OK;
-    if (last_reader) status = wr_pool_use(s->pool, slot->address, *last_reader);
-    for (unsigned i = 0; i < slot->n_marks && status == WEIR_OK; i++)
-        if (!wr_mark_passed(slot->marks[i])) status = wr_pool_use(s->pool, slot->address, slot->marks[i]);
-    if (status == WEIR_OK) status = weir_free(s->pool, slot->address, s->stream);
+    assert(s->kind == WR_SLOTS_DEVICE);
+    if (!slot->address || wr_mark_passed(until)) return;
+    if (wr_pool_use(s->pool, slot->address, until) != WEIR_OK) slot->address = 0;
+}
+
+/* SLOW: when a slot grows, and at the queue's end. */
+static void drop_device(struct wr_slots *s, struct wr_slot *slot)
+{
+    for (unsigned i = 0; i < slot->n_marks; i++)
+        wr_slots_keep(s, slot, slot->marks[i]);
+    if (!slot->address) return;
+    weir_status status = weir_free(s->pool, slot->address, s->stream);
     assert(status != WEIR_INVALID_POINTER);
+    (void)status;
 }
 
 /* Its marks are of the copy stream alone, so there is one at most. */
@@ -183,9 +191,9 @@ static void drop_pinned(struct wr_slots *s, struct wr_slot *slot)
     (void)status;
 }
 
-void wr_slots_drop(struct wr_slots *s, struct wr_slot *slot, const struct wr_mark *last_reader)
+void wr_slots_drop(struct wr_slots *s, struct wr_slot *slot)
 {
-    if (slot->address && s->kind == WR_SLOTS_DEVICE) drop_device(s, slot, last_reader);
+    if (slot->address && s->kind == WR_SLOTS_DEVICE) drop_device(s, slot);
     if (slot->address && s->kind == WR_SLOTS_PINNED) drop_pinned(s, slot);
     slot->address = 0;
     slot->allocated = 0;
@@ -205,7 +213,7 @@ weir_status wr_slots_settle(struct wr_slots *s, struct wr_slot *slot)
 {
     assert(slot->taken);
     if (WR_LIKELY(slot->allocated == slot->capacity)) return WEIR_OK;
-    wr_slots_drop(s, slot, NULL);
+    wr_slots_drop(s, slot);
     if (slot->capacity == 0) return WEIR_OK;
     weir_status status = allocate(s, slot->capacity, &slot->address);
     if (status == WEIR_OK) slot->allocated = slot->capacity;

@@ -17,7 +17,8 @@
  *
  * INVARIANT: the sum of the capacities == used <= limit. Capacity is taken before memory is allocated.
  *
- * LOCK: the queue's lock guards all, but what a taken slot holds (memory, marks) is its taker's.
+ * LOCK: the queue's lock guards all, but what a taken slot holds (memory, marks) is its taker's. Of an item with
+ * its consumers, who may be several, the marks are added under the lock.
  */
 #ifndef WR_SLOTS_H
 #define WR_SLOTS_H
@@ -83,8 +84,10 @@ unsigned wr_slots_in_use(const struct wr_slots *s); /* not EMPTY */
 /* Allocates, or allocates anew, so that the memory has the capacity. After an error the slot has none. */
 weir_status wr_slots_settle(struct wr_slots *s, struct wr_slot *slot);
 
-/* Gives the memory back to the pool, which keeps it until its marks and `last_reader` (or NULL) have passed.
- */
-void wr_slots_drop(struct wr_slots *s, struct wr_slot *slot, const struct wr_mark *last_reader);
+/* The memory that slot now has serves nobody before the mark has passed, once it is dropped. */
+void wr_slots_keep(struct wr_slots *s, struct wr_slot *slot, struct wr_mark until);
+
+/* Gives the memory back to the pool, which keeps it until its marks have passed. */
+void wr_slots_drop(struct wr_slots *s, struct wr_slot *slot);
 
 #endif

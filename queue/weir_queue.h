@@ -2,12 +2,12 @@
  *
  * weir_queue: a bounded prefetch queue from host memory into device memory. Conventions: see weir.h.
  *
- *   producer   reserve -> write item.host -> commit | abort        or   push(spans)
- *   consumer   acquire(stream) -> work on item.device -> release(streams)
+ *   producers  reserve -> write item.host -> commit | abort        or   push(spans)
+ *   consumers  acquire(stream) -> work on item.device -> release(streams)
  *
- * A slot is EMPTY -> FILLING (reserved) -> COPYING (committed) -> IN_USE (acquired) -> DRAINING (released by
- * the host, its readers still queued on the GPU) -> EMPTY. Order is the order of reserve: items come out in
- * it, aborted ones leave no hole. With n slots, n - 1 are ready or in flight while the consumer holds one.
+ * A slot is EMPTY -> FILLING (reserved) -> COPYING (committed) -> READY -> IN_USE (acquired) -> DRAINING
+ * (released by the host, its readers still queued on the GPU) -> EMPTY. With n slots, n - 1 are ready or in
+ * flight while the consumer holds one. Any number of threads may be on either side.
  *
  * WHAT WAITS FOR WHAT
  *   - A copy waits, on the queue's own stream, for the last readers of its own slot, and for nothing else.
@@ -18,8 +18,22 @@
  *   - No call needs a thread of the queue's own, or another call, to make a copy proceed. So who waits for
  *     the GPU looks again from time to time: 20 us to 1 s apart, a sixteenth of the time waited so far.
  *
- * LIMITS, counted from reserve on, blocked producers included: items, device bytes, pinned bytes. Credits are
- * taken in the order of arrival, before anything is allocated.
+ * LIMITS, counted from reserve to release, blocked producers included: items, device bytes, pinned bytes.
+ * Credits are taken in the order of arrival, before anything is allocated.
+ *
+ * WHATEVER DIES, nobody hangs. A source that fails says so by poison. A producer's thread that ends with an
+ * item reserved: anyone may abort it, by its ticket. A consumer's thread that ends with items in its hands:
+ * where consumers are registered, anyone may call weir_queue_leave for it.
+ *
+ * WHO KNOWS tf.StagingArea AND tf.MapStagingArea finds each word here:
+ *
+ *   put            weir_queue_put: with the flag NEW_KEY a key that is there already is refused
+ *   get            weir_queue_acquire; by key: weir_queue_get
+ *   peek           weir_queue_peek, by index or, in a KEYED queue, by key
+ *   size           weir_queue_size; incomplete_size: weir_queue_stats.items_filling
+ *   clear          weir_queue_clear
+ *   capacity       weir_queue_options.items
+ *   memory_limit   weir_queue_options.device_bytes, pinned_bytes
  */
 #ifndef WEIR_QUEUE_H
 #define WEIR_QUEUE_H
@@ -32,6 +46,25 @@ extern "C" {
 
 typedef struct weir_queue weir_queue;
 
+/* Which of the items that are committed comes next. */
+typedef enum weir_order {
+    WEIR_ORDER_FIFO,    /* the first reserved: one that is being filled holds back those behind it */
+    WEIR_ORDER_ANY,     /* the first committed */
+    WEIR_ORDER_KEYED,   /* get: the first reserved of that key; acquire: the first committed of all */
+    WEIR_ORDER_PRIORITY /* the one of the greatest key; of equal ones, the first reserved */
+} weir_order;
+
+/* Who gets it. */
+typedef enum weir_consumers {
+    WEIR_CONSUMERS_LOOSE,     /* whoever calls acquire, as many at once as there are */
+    WEIR_CONSUMERS_STRICT,    /* the same, one at a time: the next when the one before is released */
+    WEIR_CONSUMERS_SHARED,    /* one of those registered; what it still holds when it leaves is released */
+    WEIR_CONSUMERS_BROADCAST, /* each that was registered at the commit; over when all have released it. What
+                               * is committed while nobody is registered waits for the first to join */
+    WEIR_CONSUMERS_LATEST     /* whoever calls, the newest committed: it replaces those nobody has acquired. A
+                               * reserve that finds no slot takes an unread item's */
+} weir_consumers;
+
 typedef struct weir_queue_options {
     size_t struct_size;
     size_t item_bytes; /* the largest item; must be given */
@@ -39,6 +72,11 @@ typedef struct weir_queue_options {
     /* Limits of the slots' device memory and of the staging memory. 0: items * item_bytes. With less than
      * that a slot has its item's size, not item_bytes. What the pool rounds up is not counted. */
     size_t device_bytes, pinned_bytes;
+    weir_order order;
+    weir_consumers consumers; /* BROADCAST and LATEST: order FIFO alone */
+    /* Watermarks of WEIR_POLL_ROOM, in items reserved and not over: full at high_items (0: items), and room
+     * again below low_items (0: high_items). */
+    unsigned low_items, high_items;
 } weir_queue_options;
 
 /* Opens a queue that fills memory of `pool`, which must stay open. Slots and staging are allocated on first
@@ -46,27 +84,38 @@ typedef struct weir_queue_options {
  * DRIVER_ERROR, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, weir_queue **out);
 
-/* One item. The caller owns the struct; the queue knows it by `ticket`, so that a stale copy is refused. */
+/* One item. The caller owns the struct; the queue knows it by `ticket` and `handle`, so that a stale copy or
+ * another queue's item is refused. */
 typedef struct weir_item {
-    uint64_t ticket; /* position in the queue's order, from 1 */
+    uint64_t ticket; /* position in the order of reserve, from 1 */
+    uint64_t handle; /* the queue's own */
+    int64_t key;     /* as given to reserve_key or put; else 0 */
     size_t bytes;
     void *host;       /* FILLING: write here. Pinned. Else NULL */
     weir_dptr device; /* IN_USE: read here, on the stream given to acquire. Else 0 */
 } weir_item;
 
+/* ---- producers --------------------------------------------------------------------------------------- */
+
 /* Takes the next place and a pinned buffer of `bytes` (1 to item_bytes).
- * Errors: INVALID_ARGUMENT; TOO_LARGE (over item_bytes or a limit); WOULD_BLOCK (timeout 0), TIMEOUT; CLOSED;
- * NOT_YET and OUT_OF_MEMORY of the pool; NO_HOST_MEMORY; DRIVER_ERROR. After an error no
+ * Errors: INVALID_ARGUMENT; TOO_LARGE (over item_bytes or a limit); WOULD_BLOCK (timeout 0), TIMEOUT; CLOSED,
+ * POISONED; NOT_YET and OUT_OF_MEMORY of the pool; NO_HOST_MEMORY; DRIVER_ERROR. After an error no
  * place is taken, though a number may be missing in the tickets. */
 WEIR_API weir_status weir_queue_reserve(weir_queue *q, size_t bytes, int64_t timeout_ns, weir_item *item);
+
+/* The same with a key: in a KEYED queue what to ask for, in a PRIORITY one the priority, else a number of
+ * yours. Several items may have one key. */
+WEIR_API weir_status weir_queue_reserve_key(
+    weir_queue *q, int64_t key, size_t bytes, int64_t timeout_ns, weir_item *item);
 
 /* Starts the copy of the first item->bytes, which may be fewer than reserved. From now on item->host must not be
  * touched: it is NULL.
  * Errors: INVALID_ARGUMENT (0 bytes, or more than reserved: the item is as it was), STALE_HANDLE; DRIVER_ERROR,
- * CONTEXT_LOST (the item is aborted). */
+ * CONTEXT_LOST, POISONED, or STALE_HANDLE for one that was cancelled (the item is aborted). */
 WEIR_API weir_status weir_queue_commit(weir_queue *q, weir_item *item);
 
-/* Gives the place back; consumers never see it. Errors: STALE_HANDLE. */
+/* Gives the place back; consumers never see it. Of a thread that ended any other may abort the item: `ticket`
+ * and `handle` are enough. Errors: STALE_HANDLE. */
 WEIR_API weir_status weir_queue_abort(weir_queue *q, weir_item *item);
 
 typedef struct weir_span {
@@ -75,9 +124,11 @@ typedef struct weir_span {
 } weir_span;
 
 enum {
-    WEIR_PUSH_COPY = 0,       /* the spans may be overwritten as soon as push returns */
-    WEIR_PUSH_BORROW = 1 << 0 /* pinned spans are read in place: leave them until weir_queue_borrowed says OK.
+    WEIR_PUSH_COPY = 0, /* the spans may be overwritten as soon as push returns */
+    WEIR_PUSH_BORROW =
+        1 << 0, /* pinned spans are read in place: leave them until weir_queue_borrowed says OK.
                                * Spans that are not pinned are copied all the same. */
+    WEIR_PUSH_NEW_KEY = 1 << 1 /* of put: IN_USE if an item of that key is reserved, committed or held */
 };
 
 /* reserve, gather the spans one after the other, commit. Empty spans are fine; their sum is the item's size.
@@ -85,16 +136,49 @@ enum {
 WEIR_API weir_status weir_queue_push(weir_queue *q, const weir_span *spans, size_t n_spans, unsigned flags,
     int64_t timeout_ns, uint64_t *ticket);
 
+/* push with a key: see reserve_key. Errors: those of push; IN_USE. */
+WEIR_API weir_status weir_queue_put(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans,
+    unsigned flags, int64_t timeout_ns, uint64_t *ticket);
+
 /* Are the spans lent by that push free to be overwritten? OK: yes. Ticket 0 asks about all pushes so far,
  * those that failed included: a push that fails with DRIVER_ERROR may have begun to read. A ticket older than
  * the last 256 may be answered late, with that of a younger one. Errors: WOULD_BLOCK, TIMEOUT;
  * INVALID_ARGUMENT (never given out); CLOSED. */
 WEIR_API weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t timeout_ns);
 
+/* ---- consumers --------------------------------------------------------------------------------------- */
+
 /* The next item in order; `stream` waits for its copy, the host only until it is committed.
- * Errors: WOULD_BLOCK, TIMEOUT; CLOSED (closed, and all items delivered); CAPTURING; DRIVER_ERROR. */
+ * Errors: WOULD_BLOCK, TIMEOUT; CLOSED (closed, and all items delivered); POISONED (all that was committed
+ * before is delivered); INVALID_ARGUMENT (the queue's consumers are registered: acquire_as); CAPTURING;
+ * DRIVER_ERROR. */
 WEIR_API weir_status weir_queue_acquire(
     weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item);
+
+/* The next item of that key, from a KEYED queue. Errors: those of acquire. CLOSED: there is none to come. */
+WEIR_API weir_status weir_queue_get(
+    weir_queue *q, int64_t key, weir_stream stream, int64_t timeout_ns, weir_item *item);
+
+/* An item that stays where it is: somebody acquires it still. Release it all the same: its slot is held until
+ * then. `which` is its key in a KEYED queue; else its index among those to be delivered, 0 for the next, and
+ * only that where the order is not FIFO. Not from a BROADCAST queue. Errors: those of acquire. */
+WEIR_API weir_status weir_queue_peek(
+    weir_queue *q, int64_t which, weir_stream stream, int64_t timeout_ns, weir_item *item);
+
+/* A registered consumer of a SHARED or BROADCAST queue. 0 is none. */
+typedef uint64_t weir_consumer;
+
+/* Errors: INVALID_ARGUMENT; CLOSED; TOO_LARGE (64 are registered). */
+WEIR_API weir_status weir_queue_join(weir_queue *q, weir_consumer *out);
+
+/* acquire, as that consumer. Errors: those of acquire; STALE_HANDLE (it has left, meanwhile perhaps). */
+WEIR_API weir_status weir_queue_acquire_as(
+    weir_queue *q, weir_consumer consumer, weir_stream stream, int64_t timeout_ns, weir_item *item);
+
+/* Takes the consumer off: nothing waits for it any more. What it holds is released, as by release without
+ * streams; by any thread, but where the consumer acquired for its own per-thread stream the thread's work is
+ * covered up to its end or this call. Errors: STALE_HANDLE; those of release: then call again. */
+WEIR_API weir_status weir_queue_leave(weir_queue *q, weir_consumer consumer);
 
 /* Declares that `stream`, too, has work queued that reads the item.
  * Errors: STALE_HANDLE, CAPTURING, DRIVER_ERROR, NO_HOST_MEMORY. */
@@ -106,10 +190,50 @@ WEIR_API weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_s
 WEIR_API weir_status weir_queue_release(
     weir_queue *q, weir_item *item, const weir_stream *streams, size_t n_streams);
 
+/* Items committed and not yet delivered (to all, of a BROADCAST queue). Errors: CLOSED (destroyed). */
+WEIR_API weir_status weir_queue_size(weir_queue *q, size_t *out);
+
+/* ---- for pollers ------------------------------------------------------------------------------------- */
+
+typedef enum weir_poll {
+    WEIR_POLL_ITEM, /* an acquire would not block: it returns an item, or an end */
+    WEIR_POLL_ROOM  /* fewer items than the low watermark, and since then not as many as the high one; or a
+                     * reserve would return an end. It may still have to wait for a pinned buffer's copy. */
+} weir_poll;
+
+/* A file descriptor that polls readable while that is so; never read or write it, and close it when done. It
+ * outlives the queue: after destroy it is readable for good. Between two threads that see it readable one may
+ * come too late, so call with timeout 0. `consumer`: for ITEM of a SHARED or BROADCAST queue, else 0.
+ * Errors: INVALID_ARGUMENT, STALE_HANDLE, CLOSED; NO_HOST_MEMORY (the process has no descriptor left). */
+WEIR_API weir_status weir_queue_eventfd(weir_queue *q, weir_poll what, weir_consumer consumer, int *out);
+
+/* ---- ends -------------------------------------------------------------------------------------------- */
+
 /* No more items: reserve returns CLOSED, blocked producers included; consumers get what was committed, then
  * CLOSED. Items still FILLING can be committed or aborted. Errors: INVALID_ARGUMENT, CLOSED (closed before).
  */
 WEIR_API weir_status weir_queue_close(weir_queue *q);
+
+/* The source has failed, for the reason given; `text` is copied, 255 bytes at most. Consumers get what is
+ * committed, then POISONED, at every later call, too; producers get it at once, and items still FILLING are
+ * dropped at their commit. A queue may be poisoned after close. Errors: INVALID_ARGUMENT; CLOSED (destroyed);
+ * POISONED (before: the first reason stays). */
+WEIR_API weir_status weir_queue_poison(weir_queue *q, int64_t code, const char *text);
+
+/* The reason. *text stays valid for ever; either may be NULL. After destroy, too. Errors: INVALID_ARGUMENT
+ * (not poisoned). */
+WEIR_API weir_status weir_queue_poisoned(weir_queue *q, int64_t *code, const char **text);
+
+/* Takes an item out that nobody has acquired (0: all of them). A committed one is gone at once. One that is
+ * being filled holds nobody back any more, but keeps its memory until its producer has called commit, which
+ * returns STALE_HANDLE, or abort: it may be writing there. Of a BROADCAST item the deliveries made stand.
+ * Errors: STALE_HANDLE (no such item, or it is with its consumer), CLOSED. */
+WEIR_API weir_status weir_queue_cancel(weir_queue *q, uint64_t ticket);
+WEIR_API weir_status weir_queue_clear(weir_queue *q); /* cancel of all */
+
+/* Waits until no item is reserved, committed or held, and the GPU is past all copies and all last uses: for
+ * compute, then, because you asked. Errors: WOULD_BLOCK, TIMEOUT, CLOSED (destroyed). */
+WEIR_API weir_status weir_queue_wait_idle(weir_queue *q, int64_t timeout_ns);
 
 /* Closes if need be, wakes everyone with CLOSED, and gives slots and staging back to the pool, each once the
  * GPU has passed it. Never waits for the GPU. Items still held become stale, though their memory is not
@@ -134,6 +258,9 @@ typedef struct weir_queue_stats {
     uint64_t host_syncs;        /* host waits for a stream that computes: 0, always */
     uint64_t waiting_slot, waiting_pinned, waiting_item; /* callers blocked at this moment, by cause */
     uint64_t longest_wait_ns;                            /* of those, so far */
+    uint64_t items_cancelled, items_replaced;            /* replaced: unread, by a newer one (LATEST) */
+    uint64_t items_filling, items_ready;                 /* reserved; committed and not delivered to all */
+    uint64_t consumers;                                  /* registered */
 } weir_queue_stats;
 
 /* Errors: INVALID_ARGUMENT, CLOSED (destroyed). */

@@ -20,7 +20,8 @@ LAYERS = [
     "alloc/pool alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record"
     " alloc/watch alloc/place",
     "alloc/weir.c",
-    "queue/weir_queue.h queue/line queue/slots queue/copy queue/queue queue/produce queue/consume",
+    "queue/weir_queue.h queue/line queue/slots queue/copy queue/bell queue/queue queue/order queue/produce queue/consume"
+    " queue/consumers queue/ends queue/staging queue/queue_stats",
 ]
 
 

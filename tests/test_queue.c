@@ -13,7 +13,11 @@ static const int64_t SECOND = 1000000000, MILLISECOND = 1000000;
 static void refuses(
     weir_pool *pool, size_t struct_size, size_t item_bytes, unsigned items, size_t device, size_t pinned)
 {
-    weir_queue_options o = {struct_size, item_bytes, items, device, pinned};
+    weir_queue_options o = {.struct_size = struct_size,
+        .item_bytes = item_bytes,
+        .items = items,
+        .device_bytes = device,
+        .pinned_bytes = pinned};
     weir_queue *q = NULL;
     assert_int_equal(weir_queue_open(pool, &o, &q), WEIR_INVALID_ARGUMENT);
     assert_null(q);
