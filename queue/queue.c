@@ -6,6 +6,7 @@
 #include "edges.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { ITEMS_DEFAULT = 2, ITEMS_MOST = 1024, PINNED_PER_ITEM = 4 };
 
@@ -162,10 +163,18 @@ static weir_status check_kinds(const weir_queue_options *o, unsigned items)
     return WEIR_OK;
 }
 
+/* A caller compiled with an older header knows fewer fields. */
+static weir_status copy_options(weir_queue_options *to, const weir_queue_options *from)
+{
+    if (!from || from->struct_size < sizeof from->struct_size || from->struct_size > sizeof *from)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "options with struct_size = %zu are needed", sizeof *from);
+    *to = (weir_queue_options){0};
+    memcpy(to, from, from->struct_size);
+    return WEIR_OK;
+}
+
 static weir_status check_options(const weir_queue_options *o)
 {
-    if (!o || o->struct_size != sizeof *o)
-        return wr_fail(WEIR_INVALID_ARGUMENT, "options with struct_size = %zu are needed", sizeof *o);
     if (o->item_bytes == 0 || o->items > ITEMS_MOST)
         return wr_fail(WEIR_INVALID_ARGUMENT, "item_bytes must be given, and items be 1 to %d", ITEMS_MOST);
     size_t sum, items = o->items ? o->items : ITEMS_DEFAULT;
@@ -256,11 +265,13 @@ static void keep_shell(weir_queue *q)
 weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, weir_queue **out)
 {
     if (!pool || !out) return wr_fail(WEIR_INVALID_ARGUMENT, "the pool or the place for the queue is NULL");
-    weir_status s = check_options(options);
+    weir_queue_options o;
+    weir_status s = copy_options(&o, options);
+    if (s == WEIR_OK) s = check_options(&o);
     if (s != WEIR_OK) return s;
     weir_queue *q = calloc(1, sizeof *q);
     if (!q) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a queue");
-    s = make_slots(q, options);
+    s = make_slots(q, &o);
     if (s == WEIR_OK) s = attach(q, pool);
     if (s != WEIR_OK) {
         unmake_slots(q);

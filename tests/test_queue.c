@@ -30,15 +30,20 @@ static void test_open_refuses_what_is_no_queue(void **state)
     open_virtual(&w, 4 * KIB, 2);
     const size_t ours = sizeof(weir_queue_options);
     refuses(w.pool, 0, 4096, 2, 0, 0);
-    refuses(w.pool, ours - 1, 4096, 2, 0, 0);
+    refuses(w.pool, ours + 1, 4096, 2, 0, 0);
+    refuses(w.pool, offsetof(weir_queue_options, item_bytes), 4096, 2, 0, 0);
     refuses(w.pool, ours, 0, 2, 0, 0);
     refuses(w.pool, ours, 4096, 1025, 0, 0);
     refuses(w.pool, ours, SIZE_MAX / 2 + 1, 2, 0, 0);
     refuses(w.pool, ours, SIZE_MAX, 1, 0, 0);
     refuses(w.pool, ours, 4096, 2, 4095, 0);
     refuses(w.pool, ours, 4096, 2, 0, 4095);
-    weir_queue_options good = queue_options(4096, 1);
+    weir_queue_options good = queue_options(4096, 1), older = good;
     weir_queue *q;
+    older.struct_size = offsetof(weir_queue_options, order);
+    older.consumers = (weir_consumers)99; /* not known to that caller */
+    OK(weir_queue_open(w.pool, &older, &q));
+    OK(weir_queue_destroy(q));
     assert_int_equal(weir_queue_open(NULL, &good, &q), WEIR_INVALID_ARGUMENT);
     assert_int_equal(weir_queue_open(w.pool, NULL, &q), WEIR_INVALID_ARGUMENT);
     assert_int_equal(weir_queue_open(w.pool, &good, NULL), WEIR_INVALID_ARGUMENT);
