@@ -22,7 +22,7 @@
  * Credits are taken in the order of arrival, before anything is allocated.
  *
  * WHATEVER DIES, nobody hangs. A source that fails says so by poison. A producer's thread that ends with an
- * item reserved: anyone may abort it, by its ticket. A consumer's thread that ends with items in its hands:
+ * item reserved: anyone may abort it, by ticket and handle. A consumer's thread that ends with items in its hands:
  * where consumers are registered, anyone may call weir_queue_leave for it.
  *
  * WHO KNOWS tf.StagingArea AND tf.MapStagingArea finds each word here:
