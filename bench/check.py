@@ -2,7 +2,8 @@
 """Prints each target of bench/targets.tsv beside the latest value measured, and beside its peers of the same run.
 
 Only results of a real device count towards a target; a figure that only a simulated device or a processor without a GPU
-has yet is shown as such. What a replay needs (memory.*) is arithmetic, the same on any machine: it counts.
+has yet is shown as such. What a replay needs (memory.*) is arithmetic, the same on any machine: it counts. So does what
+is about the simulated device itself (queue.knee_*, queue.shutdown_*).
 Exits 1 where a measured target is missed.
 """
 import json
@@ -36,6 +37,8 @@ def stand_in(result):
     """What a result is of, where not of a GPU."""
     kind = result["device"].split(":")[0]
     if kind == "cpu" and result["figure"].startswith("memory."):
+        return None
+    if kind == "sim" and result["figure"].startswith(("queue.knee_", "queue.shutdown_")):
         return None
     return {"sim": "simulated", "cpu": "no GPU"}.get(kind)
 

@@ -56,8 +56,9 @@ typedef enum weir_order {
 
 /* Who gets it. */
 typedef enum weir_consumers {
-    WEIR_CONSUMERS_LOOSE,     /* whoever calls acquire, as many at once as there are */
-    WEIR_CONSUMERS_STRICT,    /* the same, one at a time: the next when the one before is released */
+    WEIR_CONSUMERS_LOOSE,  /* whoever calls acquire, as many at once as there are */
+    WEIR_CONSUMERS_STRICT, /* the same, one at a time: the next when the one before is released. (A reader that
+                               * dies holds up all others: until destroy) */
     WEIR_CONSUMERS_SHARED,    /* one of those registered; what it still holds when it leaves is released */
     WEIR_CONSUMERS_BROADCAST, /* each that was registered at the commit; over when all have released it. What
                                * is committed while nobody is registered waits for the first to join */
