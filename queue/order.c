@@ -152,7 +152,6 @@ void wr_order_commit(weir_queue *q, struct wr_place *p)
 
 bool wr_order_drop_unread(weir_queue *q)
 {
-    if (q->sharing != WEIR_CONSUMERS_LATEST) return false;
     for (struct wr_place *p = q->order; p; p = p->next) {
         if (p->state != WR_PLACE_READY || p->n_holds > 0) continue;
         q->stats.items_replaced++;

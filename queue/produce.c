@@ -56,13 +56,23 @@ struct offer {
     struct wr_slots_choice slot, staging;
 };
 
+/* LATEST: an unread item's slot will do, if nothing else is lacking. */
+static void take_unread(weir_queue *q, const struct need *need, struct offer *o)
+{
+    while (o->slot.what == WR_SLOTS_WAIT && q->sharing == WEIR_CONSUMERS_LATEST) {
+        if (need->staged > 0) o->staging = wr_slots_choose(&q->pinned, need->staged);
+        if (need->staged > 0 && o->staging.what == WR_SLOTS_WAIT) return;
+        if (!wr_order_drop_unread(q)) return;
+        o->slot = choose_slot(q, &q->slots, need->bytes);
+    }
+}
+
 /* What the head of the line lacks. INVARIANT: since that was looked at the lock was not given up, so that no
  * wake-up is lost before the sleep. */
 static enum wr_cause look(weir_queue *q, const struct need *need, struct offer *o)
 {
     *o = (struct offer){.slot = choose_slot(q, &q->slots, need->bytes)};
-    while (o->slot.what == WR_SLOTS_WAIT && wr_order_drop_unread(q))
-        o->slot = choose_slot(q, &q->slots, need->bytes);
+    take_unread(q, need, o);
     if (o->slot.what == WR_SLOTS_WAIT) return WR_CAUSE_SLOT;
     if (need->staged > 0) o->staging = choose_slot(q, &q->pinned, need->staged);
     return need->staged > 0 && o->staging.what == WR_SLOTS_WAIT ? WR_CAUSE_PINNED : WR_CAUSE_NOTHING;

@@ -176,7 +176,7 @@ void wr_order_commit(weir_queue *q, struct wr_place *p);
 void wr_order_drop(weir_queue *q, struct wr_place *p);
 /* Frees the place of an item that is over. */
 void wr_order_end_if_over(weir_queue *q, struct wr_place *p);
-/* LATEST: a reserve that finds no slot takes the unread item's. False: there is none. */
+/* The first item that nobody has acquired or looks at is dropped for a newer one. False: there is none. */
 bool wr_order_drop_unread(weir_queue *q);
 
 bool wr_order_has_key(const weir_queue *q, int64_t key);
