@@ -11,7 +11,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-enum { ITEM = 256, ITEMS_MOST = 6, HELD_MOST = 12, ACTORS = 3, STEPS = 400 };
+enum { ITEM = 256, ITEMS_MOST = 6, HELD_MOST = 12, ACTORS = 3, STEPS = 1000 };
 
 static const int64_t SECOND = 1000000000;
 
@@ -223,6 +223,8 @@ static void step_put(struct program *p)
 static void step_commit(struct program *p)
 {
     struct thing *t = &p->thing[draw(p, p->items)];
+    for (unsigned i = 0; i < p->items && (!t->ticket || t->committed); i++)
+        t = &p->thing[i];
     if (!t->ticket || t->committed) return;
     bool cancelled = !t->waits;
     if (draw(p, 6) == 0) {
@@ -322,6 +324,8 @@ static void model_release(struct held *h)
 static void step_release(struct program *p)
 {
     struct held *h = &p->held[draw(p, HELD_MOST)];
+    for (unsigned i = 0; i < HELD_MOST && !h->thing; i++)
+        h = &p->held[i];
     if (!h->thing) return;
     weir_item copy = h->item;
     OK(weir_queue_release(p->w.queue, &h->item, NULL, 0));
@@ -362,7 +366,7 @@ static void step_leave(struct program *p)
 
 static void step_end(struct program *p)
 {
-    if (draw(p, 60)) return;
+    if (draw(p, 150)) return;
     if (draw(p, 2)) {
         assert_int_equal(weir_queue_close(p->w.queue), p->closed ? WEIR_CLOSED : WEIR_OK);
         p->closed = true;
@@ -405,7 +409,8 @@ static void step(struct program *p)
     if (what < WR_ARRAY_LEN(steps))
         steps[what](p);
     else
-        wr_sim_step(p->w.sim);
+        for (uint32_t n = draw(p, 8); n > 0; n--)
+            wr_sim_step(p->w.sim);
     check(p);
 }
 
@@ -442,13 +447,14 @@ static void run_program(uint64_t seed)
     free(p);
 }
 
-static unsigned n_programs = 300;
+static unsigned n_programs = 1000;
 
 static void test_programs_of_every_kind_do_what_the_model_says(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= n_programs; seed++)
         run_program(seed * UINT64_C(0x9e3779b97f4a7c15));
+    print_message("%llu deliveries\n", (unsigned long long)n_delivered);
     assert_true(n_delivered > 10 * (uint64_t)n_programs); /* else they test nothing */
 }
 
