@@ -117,16 +117,22 @@ void wr_queue_poll_copies(weir_queue *q)
     wr_lock_take(&q->lock);
 }
 
+/* The copy stream is among them: of items that nobody read. A slot whose first mark has passed may have more. */
 void wr_queue_poll_readers(weir_queue *q)
 {
     const struct wr_fence *last = NULL;
     for (unsigned i = 0; i < q->slots.n; i++) {
-        struct wr_fence *f = wr_slots_pending(&q->slots.at[i]);
-        if (!f || f == last) continue;
-        last = f;
-        wr_lock_give(&q->lock);
-        wr_fence_poll(f);
-        wr_lock_take(&q->lock);
+        struct wr_fence *f;
+        while ((f = wr_slots_pending(&q->slots.at[i])) && f != last) {
+            last = f;
+            if (f == q->copier.fence) { /* its last tick may have failed */
+                wr_queue_poll_copies(q);
+                continue;
+            }
+            wr_lock_give(&q->lock);
+            wr_fence_poll(f);
+            wr_lock_take(&q->lock);
+        }
     }
 }
 
