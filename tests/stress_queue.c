@@ -240,7 +240,8 @@ static bool produce_one(struct member *m)
         m->crowd->committed += s == WEIR_OK;
         return s != WEIR_CLOSED;
     }
-    weir_status s = weir_queue_reserve(w->queue, bytes, timeout, &item);
+    int64_t key = (int64_t)(next_random(&m->random) % 4);
+    weir_status s = weir_queue_reserve_key(w->queue, key, bytes, timeout, &item);
     if (s != WEIR_OK) return s != WEIR_CLOSED;
     write_words(item.host, bytes, (uint32_t)bytes);
     if (next_random(&m->random) % 8 == 0) return weir_queue_abort(w->queue, &item) == WEIR_OK;
@@ -283,22 +284,35 @@ static void start_crowd(struct crowd *c, struct member *m, unsigned rounds, bool
     }
 }
 
-static void test_a_crowd_loses_nothing(void **state)
+static void run_crowd(weir_order order, weir_consumers consumers)
 {
-    (void)state;
     struct crowd c = {0};
     struct member m[MEMBERS];
-    open_wall(&c.w, 4 * KIB, 3);
-    start_crowd(&c, m, 300, false);
+    struct wr_sim_options o = world_options();
+    o.wall_clock = true;
+    weir_queue_options q = queue_options(4 * KIB, 3);
+    q.order = order;
+    q.consumers = consumers;
+    open_world(&c.w, &o, 0, &q);
+    start_crowd(&c, m, 150, false);
     for (unsigned i = 0; i < PRODUCERS; i++)
         pthread_join(m[i].thread, NULL);
     OK(weir_queue_close(c.w.queue));
     for (unsigned i = PRODUCERS; i < MEMBERS; i++)
         pthread_join(m[i].thread, NULL);
     assert_true(c.committed > 100);
-    assert_int_equal(c.committed, c.released);
+    assert_int_equal(c.committed, c.released + stats_of(c.w.queue).items_replaced);
     OK(weir_pool_check(c.w.pool));
     close_world(&c.w);
+}
+
+static void test_a_crowd_loses_nothing(void **state)
+{
+    (void)state;
+    for (int order = WEIR_ORDER_FIFO; order <= WEIR_ORDER_PRIORITY; order++)
+        run_crowd((weir_order)order, WEIR_CONSUMERS_LOOSE);
+    run_crowd(WEIR_ORDER_PRIORITY, WEIR_CONSUMERS_STRICT);
+    run_crowd(WEIR_ORDER_FIFO, WEIR_CONSUMERS_LATEST);
 }
 
 static void test_a_crowd_survives_destroy_at_any_moment(void **state)
