@@ -180,6 +180,9 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_COMMIT_SKIPS_WAIT, "a copy into a used slot does not wait for its last readers")                 \
     X(QUEUE_REUSES_PINNED, "a pinned slot is refilled before its copy was seen done")                        \
     X(QUEUE_RELEASE_FORGETS, "release remembers only the first of its streams")                              \
+    X(QUEUE_RELEASE_FORGETS_OWN, "release without streams, or leave, forgets the acquiring one")             \
+    X(QUEUE_CANCEL_TAKES_STAGING, "a cancelled item's staging serves others while its producer writes")      \
+    X(QUEUE_BROADCAST_KEEPS_FIRST, "of several readers of an item only the first is waited for")             \
     X(CAPTURE_UNHEEDED, "calls that a capture forbids are made while a stream captures")                     \
     X(CAPTURE_MEMORY_REUSED, "memory of a graph serves others before the graph is released")                 \
     X(EDGE_EXIT_IGNORED, "driver calls go on once the process exits")                                        \

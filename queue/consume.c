@@ -233,6 +233,8 @@ static weir_status mark_readers(weir_queue *q, const struct wr_place *p, const s
 {
     weir_status s = WEIR_OK;
     if (WR_FAULT(QUEUE_RELEASE_FORGETS) && n_streams > 1) n_streams = 1;
+    if (WR_FAULT(QUEUE_RELEASE_FORGETS_OWN) && n_streams == 0) return WEIR_OK;
+    if (WR_FAULT(QUEUE_BROADCAST_KEEPS_FIRST) && p->slot->n_marks > 0) return WEIR_OK;
     for (size_t i = 0; i < (n_streams ? n_streams : 1) && s == WEIR_OK; i++) {
         struct wr_mark mark;
         wr_lock_give(&q->lock);

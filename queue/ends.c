@@ -72,6 +72,7 @@ static bool cancel(weir_queue *q, struct wr_place *p)
     } else {
         wr_order_remove(q, p);
         p->cancelled = true;
+        if (WR_FAULT(QUEUE_CANCEL_TAKES_STAGING)) wr_produce_drop(q, p);
     }
     return true;
 }

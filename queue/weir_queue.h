@@ -156,7 +156,7 @@ WEIR_API weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t
 WEIR_API weir_status weir_queue_acquire(
     weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item);
 
-/* The next item of that key, from a KEYED queue. Errors: those of acquire. CLOSED: there is none to come. */
+/* The next item of that key, from a KEYED queue that is not SHARED. Errors: those of acquire. CLOSED: there is none to come. */
 WEIR_API weir_status weir_queue_get(
     weir_queue *q, int64_t key, weir_stream stream, int64_t timeout_ns, weir_item *item);
 
