@@ -69,6 +69,8 @@
     X(cuMemcpyDtoHAsync)                                                                                     \
     X(cuMemcpyDtoDAsync)                                                                                     \
     X(cuMemcpyAsync)                                                                                         \
+    X(cuMemcpy2DAsync)                                                                                       \
+    X(cuDeviceCanAccessPeer)                                                                                 \
     X(cuMemsetD8Async)                                                                                       \
     X(cuModuleLoadDataEx)                                                                                    \
     X(cuModuleGetFunction)                                                                                   \

@@ -27,6 +27,20 @@ typedef uint64_t wr_memory; /* physical memory: a CUmemGenericAllocationHandle *
 
 enum wr_copy_kind { WR_COPY_H2D, WR_COPY_D2H, WR_COPY_D2D, WR_COPY_PEER };
 
+/* Rows of a copy. A pitch is the distance between two rows' first bytes, row_bytes at least. */
+struct wr_rows {
+    uint64_t to, from;
+    size_t row_bytes, rows, to_pitch, from_pitch;
+};
+
+/* Where an address lies, as far as the driver knows. UNKNOWN: pageable host memory, or none at all. */
+enum wr_memory_kind { WR_MEMORY_UNKNOWN, WR_MEMORY_PINNED, WR_MEMORY_DEVICE, WR_MEMORY_MANAGED };
+struct wr_location {
+    enum wr_memory_kind kind;
+    int ordinal;           /* DEVICE: whose memory */
+    uint64_t start, bytes; /* a range around the address that is all of that kind; UNKNOWN: 0 bytes */
+};
+
 struct wr_stream_info {
     uint64_t id;    /* never used again in this process, unlike the handle (cuStreamGetId); 0: it captures */
     bool capturing; /* it is part of a graph capture (cuStreamIsCapturing), which asking for its id would
@@ -91,7 +105,7 @@ struct wr_freed {
     /* Host memory, page-locked for every device of the process. */                                                \
     X(host_register, (struct wr_device * d, void *host, size_t bytes))                                             \
     X(host_unregister, (struct wr_device * d, void *host))                                                         \
-    X(host_is_pinned, (struct wr_device * d, const void *host, bool *out))                                         \
+    X(locate, (struct wr_device * d, uint64_t address, struct wr_location * out))                                  \
     /* Streams, all non-blocking with regard to the legacy default stream. */                                      \
     X(stream_create, (struct wr_device * d, weir_stream * out))                                                    \
     X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                          \
@@ -115,6 +129,9 @@ struct wr_freed {
      * the stream: weir itself only copies from and to pinned memory. */     \
     X(copy,                                                                                                        \
         (struct wr_device * d, enum wr_copy_kind k, uint64_t dst, uint64_t src, size_t n, weir_stream s))          \
+    X(copy_rows, (struct wr_device * d, enum wr_copy_kind k, const struct wr_rows *r, weir_stream s))              \
+    /* May work of d reach memory of `other`, once that is mapped for it? */                                       \
+    X(peer_access, (struct wr_device * d, struct wr_device * other, bool *out))                                    \
     X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))                     \
     X(launch, (struct wr_device * d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s))
 
@@ -143,6 +160,7 @@ struct wr_device {
     size_t total_bytes;
     size_t granularity; /* of virtual memory; 2 MiB on every GPU seen. 0: the device has none */
     unsigned copy_engines;
+    bool reads_host; /* kernels reach pinned memory by its host address */
     /* The process's pinned arena over this device; pinned.c owns it. It outlives pools: see there. */
     _Atomic(void *) pinned;
     void (*pinned_fini)(void *pinned); /* run by a simulated device when its world ends */

@@ -230,15 +230,35 @@ static weir_status host_unregister(struct wr_device *d, void *host)
     return CALL(d, cuMemHostUnregister, host);
 }
 
-/* Unlike cuPointerGetAttribute, the plural takes addresses that CUDA does not know, and answers 0. */
-static weir_status host_is_pinned(struct wr_device *d, const void *host, bool *out)
+static enum wr_memory_kind kind_of_memory(unsigned type, unsigned managed)
+{
+    if (managed) return WR_MEMORY_MANAGED;
+    if (type == CU_MEMORYTYPE_HOST) return WR_MEMORY_PINNED;
+    return type == CU_MEMORYTYPE_DEVICE ? WR_MEMORY_DEVICE : WR_MEMORY_UNKNOWN;
+}
+
+/* Unlike cuPointerGetAttribute, the plural takes addresses that CUDA does not know, and answers 0. Where the
+ * range is none around the address, the address alone is vouched for. */
+static weir_status locate(struct wr_device *d, uint64_t address, struct wr_location *out)
 {
     unsigned type = 0, managed = 0;
-    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED};
-    void *answers[] = {&type, &managed};
-    weir_status s = CALL(d, cuPointerGetAttributes, WR_ARRAY_LEN(asked), asked, answers, (uintptr_t)host);
-    if (s == WEIR_OK) *out = type == CU_MEMORYTYPE_HOST && !managed;
-    return s;
+    int ordinal = 0;
+    CUdeviceptr start = 0;
+    size_t bytes = 0;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void *answers[] = {&type, &managed, &ordinal, &start, &bytes};
+    weir_status s = CALL(d, cuPointerGetAttributes, WR_ARRAY_LEN(asked), asked, answers, address);
+    if (s != WEIR_OK) return s;
+    struct wr_location at = {.kind = kind_of_memory(type, managed), .start = start, .bytes = bytes};
+    if (at.kind == WR_MEMORY_UNKNOWN || address < start || address - start >= bytes) {
+        at.start = address;
+        at.bytes = at.kind != WR_MEMORY_UNKNOWN;
+    }
+    if (at.kind == WR_MEMORY_DEVICE) at.ordinal = ordinal;
+    *out = at;
+    return WEIR_OK;
 }
 
 /* ---- streams ----------------------------------------------------------------------------------------- */
@@ -448,6 +468,32 @@ static weir_status copy(
     return wr_fail(WEIR_INVALID_ARGUMENT, "no copy kind %d", (int)k);
 }
 
+/* Unified addresses say which devices; host memory is told apart so that it may be pageable. */
+static weir_status copy_rows(struct wr_device *d, enum wr_copy_kind k, const struct wr_rows *r, weir_stream s)
+{
+    CUDA_MEMCPY2D c = {
+        .srcMemoryType = k == WR_COPY_H2D ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_UNIFIED,
+        .srcHost = (const void *)(uintptr_t)r->from,
+        .srcDevice = r->from,
+        .srcPitch = r->from_pitch,
+        .dstMemoryType = k == WR_COPY_D2H ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_UNIFIED,
+        .dstHost = (void *)(uintptr_t)r->to,
+        .dstDevice = r->to,
+        .dstPitch = r->to_pitch,
+        .WidthInBytes = r->row_bytes,
+        .Height = r->rows,
+    };
+    return CALL(d, cuMemcpy2DAsync, &c, s);
+}
+
+static weir_status peer_access(struct wr_device *d, struct wr_device *other, bool *out)
+{
+    int yes = 0;
+    weir_status s = CALL(d, cuDeviceCanAccessPeer, &yes, cuda(d)->device, cuda(other)->device);
+    if (s == WEIR_OK) *out = yes != 0;
+    return s;
+}
+
 static weir_status fill(struct wr_device *d, uint64_t dst, unsigned char byte, size_t n, weir_stream s)
 {
     return CALL(d, cuMemsetD8Async, dst, byte, n, s);
@@ -579,6 +625,7 @@ static weir_status describe(struct cuda_device *c)
             wr_cuda.cuDeviceTotalMem(&d->total_bytes, c->device), "cuDeviceTotalMem", d->ordinal);
     if (s != WEIR_OK) return s;
     d->copy_engines = (unsigned)read_attribute(c, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+    d->reads_host = read_attribute(c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) != 0;
     return WEIR_OK;
 }
 

@@ -133,39 +133,70 @@ static const char *name_copy(enum wr_copy_kind kind)
     return names[kind];
 }
 
-/* Queues the copy. True: its host side is pageable, so the caller is to wait, as the driver makes it. */
-static bool queue_copy(struct sim_stream *s, enum wr_copy_kind kind, uint64_t dst, uint64_t src, size_t bytes)
+/* Declares what a row reads and writes. True: its host side is pageable. */
+static bool fill_row(struct sim_stream *s, enum wr_copy_kind kind, const struct wr_rows *r, size_t row,
+    struct sim_span span[2])
 {
     struct wr_sim *w = s->device->world;
-    struct sim_op *op = wr_sim_engine_op(s, SIM_COPY, name_copy(kind), 2);
-    op->spans[0] = span_of(s->device, dst, bytes, true);
-    op->spans[1] = span_of(s->device, src, bytes, false);
+    span[0] = span_of(s->device, r->to + row * r->to_pitch, r->row_bytes, true);
+    span[1] = span_of(s->device, r->from + row * r->from_pitch, r->row_bytes, false);
+    if (kind == WR_COPY_PEER) span[0].from = span[1].from = 0;
+    if (kind == WR_COPY_PEER || kind == WR_COPY_D2D) return false;
+    struct sim_span *host = &span[kind == WR_COPY_H2D ? 1 : 0];
+    return host->pageable = !wr_sim_memory_is_pinned(w, host->address, r->row_bytes);
+}
+
+/* Queues the copy. True: its host side is pageable, so the caller is to wait, as the driver makes it. */
+static bool queue_copy(struct sim_stream *s, enum wr_copy_kind kind, const struct wr_rows *r)
+{
+    struct wr_sim *w = s->device->world;
+    struct sim_op *op = wr_sim_engine_op(s, SIM_COPY, name_copy(kind), 2 * (unsigned)r->rows);
     bool pageable = false;
-    if (kind == WR_COPY_PEER) {
-        op->spans[0].from = op->spans[1].from = 0;
-    } else if (kind != WR_COPY_D2D) {
-        struct sim_span *host = &op->spans[kind == WR_COPY_H2D ? 1 : 0];
-        pageable = host->pageable = !wr_sim_memory_is_pinned(w, host->address, bytes);
-    }
+    for (size_t row = 0; row < r->rows; row++)
+        pageable |= fill_row(s, kind, r, row, &op->spans[2 * row]);
     double gbps = choose_engine(s, kind, pageable, &op->engine);
-    op->duration_ns = w->profile.copy_latency_ns + transfer_ns(bytes, gbps);
+    op->duration_ns = w->profile.copy_latency_ns + transfer_ns(r->row_bytes * r->rows, gbps);
+    op->garbles = kind == WR_COPY_PEER && w->options.peers_garble;
     w->counts.copies++;
     wr_sim_engine_queue(op);
     return pageable;
 }
 
-weir_status wr_sim_op_copy(
-    struct wr_device *d, enum wr_copy_kind kind, uint64_t dst, uint64_t src, size_t n, weir_stream stream)
+static weir_status copy_as(
+    struct wr_device *d, const char *op, enum wr_copy_kind kind, const struct wr_rows *r, weir_stream stream)
 {
-    weir_status status = wr_sim_enter(d, "copy");
+    weir_status status = wr_sim_enter(d, op);
     if (status != WEIR_OK) return status;
     struct sim_stream *s = NULL;
-    status = wr_sim_stream_find_free(sim_device_of(d), stream, "copy", &s);
-    if (status == WEIR_OK && n && queue_copy(s, kind, dst, src, n)) {
+    status = wr_sim_stream_find_free(sim_device_of(d), stream, op, &s);
+    if (status == WEIR_OK && r->rows > 1 && wr_min(r->to_pitch, r->from_pitch) < r->row_bytes)
+        status = wr_fail(WEIR_INVALID_ARGUMENT, "%s: a pitch below the rows' %zu bytes", op, r->row_bytes);
+    if (status == WEIR_OK && r->row_bytes && r->rows && queue_copy(s, kind, r)) {
         s->device->world->counts.host_syncs++;
         wr_sim_stream_sync(s);
     }
     return wr_sim_leave(d, status);
+}
+
+weir_status wr_sim_op_copy(
+    struct wr_device *d, enum wr_copy_kind kind, uint64_t dst, uint64_t src, size_t n, weir_stream stream)
+{
+    struct wr_rows whole = {.to = dst, .from = src, .row_bytes = n, .rows = 1};
+    return copy_as(d, "copy", kind, &whole, stream);
+}
+
+weir_status wr_sim_op_copy_rows(
+    struct wr_device *d, enum wr_copy_kind kind, const struct wr_rows *r, weir_stream stream)
+{
+    return copy_as(d, "copy_rows", kind, r, stream);
+}
+
+weir_status wr_sim_op_peer_access(struct wr_device *d, struct wr_device *other, bool *out)
+{
+    weir_status s = wr_sim_enter(d, "peer_access");
+    if (s != WEIR_OK) return s;
+    *out = d != other && !sim_device_of(d)->world->options.no_peer_access;
+    return wr_sim_leave(d, WEIR_OK);
 }
 
 /* The stream, if it is of device d: what runs on a device's cores must be. */
@@ -282,6 +313,7 @@ static struct sim_device *new_device(struct wr_sim *w, unsigned ordinal)
     d->base.total_bytes = w->profile.memory_bytes;
     d->base.granularity = 2 * WR_MIB;
     d->base.copy_engines = w->profile.copy_engines;
+    d->base.reads_host = true;
     if (!wr_sim_memory_open(d)) {
         free(d);
         return NULL;

@@ -51,6 +51,9 @@ struct wr_sim_options {
     uint64_t adversary_seed; /* 0: ops complete by duration */
     bool reuse_handles;      /* stream_create returns the last destroyed handle, as a driver may */
     unsigned sleepers;       /* see VIRTUAL clock; 0 means 1 */
+    /* Two kinds of machines where devices can't copy to each other: those that say so, and those whose copies
+     * arrive with wrong bytes. */
+    bool no_peer_access, peers_garble;
 };
 
 weir_status wr_sim_open(const struct wr_sim_options *o, struct wr_sim **out);

@@ -148,12 +148,13 @@ struct sim_op {
     struct sim_engine *engine;      /* copies that need one */
     struct sim_mark *mark;          /* MARK, WAIT */
     struct wr_sim_gate *gate;       /* GATE: still closed */
+    bool garbles;                   /* COPY: a byte of each row arrives wrong */
     unsigned char byte;             /* FILL */
     const struct wr_kernel *kernel; /* KERNEL */
     void *params[8];                /* into storage */
     unsigned char *storage;
     unsigned n_spans;
-    struct sim_span spans[]; /* COPY: destination, source. FILL: destination. KERNEL: its uses */
+    struct sim_span spans[]; /* COPY: destination, source of each row. FILL: destination. KERNEL: its uses */
 };
 
 struct wr_sim_gate {

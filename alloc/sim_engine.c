@@ -144,11 +144,20 @@ static bool check_spans(const struct sim_op *op)
     return true;
 }
 
+static void move_rows(const struct sim_op *op)
+{
+    for (unsigned i = 0; i < op->n_spans; i += 2) {
+        void *to = (void *)(uintptr_t)op->spans[i].address;
+        memmove(to, (const void *)(uintptr_t)op->spans[i + 1].address, op->spans[i].bytes);
+        if (op->garbles) ((unsigned char *)to)[op->spans[i].bytes / 2] ^= 1;
+    }
+}
+
 static void move_bytes(const struct sim_op *op)
 {
     void *to = op->n_spans ? (void *)(uintptr_t)op->spans[0].address : NULL;
     if (op->kind == SIM_COPY)
-        memmove(to, (const void *)(uintptr_t)op->spans[1].address, op->spans[1].bytes);
+        move_rows(op);
     else if (op->kind == SIM_FILL)
         memset(to, op->byte, op->spans[0].bytes);
     else if (op->kernel->body)

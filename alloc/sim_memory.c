@@ -581,11 +581,30 @@ weir_status wr_sim_op_host_unregister(struct wr_device *d, void *host)
     return wr_sim_leave(d, s);
 }
 
-weir_status wr_sim_op_host_is_pinned(struct wr_device *d, const void *host, bool *out)
+static const struct sim_range *range_around(const struct sim_ranges *r, uint64_t address)
 {
-    weir_status s = wr_sim_enter(d, "host_is_pinned");
+    size_t at = find_range(r, address);
+    return at < r->n && r->items[at].start <= address ? &r->items[at] : NULL;
+}
+
+weir_status wr_sim_op_locate(struct wr_device *d, uint64_t address, struct wr_location *out)
+{
+    weir_status s = wr_sim_enter(d, "locate");
     if (s != WEIR_OK) return s;
-    *out = wr_sim_memory_is_pinned(sim_device_of(d)->world, (uintptr_t)host, 1);
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct wr_location at = {.start = address};
+    const struct sim_range *r = range_around(&w->mappings, address);
+    if (r) {
+        at.kind = WR_MEMORY_DEVICE;
+        at.ordinal = w->memories[r->memory - 1]->device->base.ordinal;
+    } else if ((r = range_around(&w->registrations, address)) != NULL) {
+        at.kind = WR_MEMORY_PINNED;
+    }
+    if (r) {
+        at.start = r->start;
+        at.bytes = r->bytes;
+    }
+    *out = at;
     return wr_sim_leave(d, WEIR_OK);
 }
 

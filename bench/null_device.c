@@ -87,10 +87,9 @@ static weir_status host_unregister(struct wr_device *d, void *host)
     return done(d);
 }
 
-static weir_status host_is_pinned(struct wr_device *d, const void *host, bool *out)
+static weir_status locate(struct wr_device *d, uint64_t address, struct wr_location *out)
 {
-    (void)host;
-    *out = false;
+    *out = (struct wr_location){.start = address};
     return done(d);
 }
 
@@ -207,7 +206,7 @@ void wr_null_device_init(struct wr_device *d, size_t total_bytes)
         .mem_info = mem_info,
         .host_register = host_register,
         .host_unregister = host_unregister,
-        .host_is_pinned = host_is_pinned,
+        .locate = locate,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,
         .stream_identify = stream_identify,

@@ -38,13 +38,17 @@ void wr_copy_poll(struct wr_copier *c, uint64_t newest)
 /* Of memory that is not ours the driver is asked about both ends. */
 static weir_status is_pinned(struct wr_copier *c, const weir_span *span, bool *out)
 {
-    const struct wr_device_ops *ops = c->device->ops;
-    const char *last = (const char *)span->host + span->bytes - 1;
+    uint64_t first = (uintptr_t)span->host, last = first + span->bytes - 1;
     bool pinned = wr_pinned_owns(wr_pool_pinned(c->pool), span->host, span->bytes);
     weir_status s = WEIR_OK;
     if (!pinned) {
-        s = ops->host_is_pinned(c->device, span->host, &pinned);
-        if (s == WEIR_OK && pinned) s = ops->host_is_pinned(c->device, last, &pinned);
+        struct wr_location at;
+        s = c->device->ops->locate(c->device, first, &at);
+        pinned = s == WEIR_OK && at.kind == WR_MEMORY_PINNED;
+        if (pinned && last - at.start >= at.bytes) {
+            s = c->device->ops->locate(c->device, last, &at);
+            pinned = at.kind == WR_MEMORY_PINNED;
+        }
     }
     if (s == WEIR_OK) *out = pinned;
     return s;

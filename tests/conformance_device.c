@@ -205,31 +205,49 @@ static void test_plain_memory_is_shared_with_a_peer_as_a_whole(void **state)
 
 /* ---- host memory ------------------------------------------------------------------------------------- */
 
+static struct wr_location locate(struct wr_device *d, const void *address)
+{
+    struct wr_location found;
+    ok(d->ops->locate(d, (uintptr_t)address, &found));
+    uint64_t before = (uintptr_t)address - found.start;
+    assert_true(found.kind == WR_MEMORY_UNKNOWN ? found.bytes == 0 : before < found.bytes);
+    return found;
+}
+
+static void test_device_memory_says_whose_it_is(void **state)
+{
+    (void)state;
+    struct wr_location at = locate(dev, (void *)(uintptr_t)(slab.va + SLAB - 1));
+    assert_int_equal(at.kind, WR_MEMORY_DEVICE);
+    assert_int_equal(at.ordinal, dev->ordinal);
+    if (!peer) return;
+    struct slab theirs = map_slab(peer);
+    at = locate(dev, (void *)(uintptr_t)theirs.va);
+    assert_int_equal(at.kind, WR_MEMORY_DEVICE);
+    assert_int_equal(at.ordinal, peer->ordinal);
+    unmap_slab(theirs);
+    assert_int_equal(locate(dev, (void *)(uintptr_t)theirs.va).kind, WR_MEMORY_UNKNOWN);
+}
+
 static void test_registered_memory_is_pinned_until_unregistered(void **state)
 {
     (void)state;
-    bool pinned;
     void *memory = aligned_alloc(4096, 65536);
     assert_non_null(memory);
-    ok(dev->ops->host_is_pinned(dev, memory, &pinned));
-    assert_false(pinned);
+    assert_int_equal(locate(dev, memory).kind, WR_MEMORY_UNKNOWN);
     ok(dev->ops->host_register(dev, memory, 65536));
-    ok(dev->ops->host_is_pinned(dev, (char *)memory + 65535, &pinned));
-    assert_true(pinned);
+    assert_int_equal(locate(dev, (char *)memory + 65535).kind, WR_MEMORY_PINNED);
     assert_int_not_equal(dev->ops->host_register(dev, memory, 65536), WEIR_OK); /* once only */
     ok(dev->ops->host_unregister(dev, memory));
-    ok(dev->ops->host_is_pinned(dev, memory, &pinned));
-    assert_false(pinned);
+    assert_int_equal(locate(dev, memory).kind, WR_MEMORY_UNKNOWN);
     free(memory);
 }
 
 static void test_pinned_memory_is_pinned_for_every_device(void **state)
 {
     (void)state;
-    bool pinned;
     if (!peer) skip();
-    ok(peer->ops->host_is_pinned(peer, host, &pinned));
-    assert_true(pinned);
+    assert_int_equal(locate(peer, host).kind, WR_MEMORY_PINNED);
 }
 
 /* ---- streams ----------------------------------------------------------------------------------------- */
@@ -456,6 +474,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_freeing_plain_memory_waits_for_all_work),
         cmocka_unit_test(test_more_plain_memory_than_there_is_is_out_of_memory),
         cmocka_unit_test(test_plain_memory_is_shared_with_a_peer_as_a_whole),
+        cmocka_unit_test(test_device_memory_says_whose_it_is),
         cmocka_unit_test(test_registered_memory_is_pinned_until_unregistered),
         cmocka_unit_test(test_pinned_memory_is_pinned_for_every_device),
         cmocka_unit_test(test_stream_ids_are_never_used_again),

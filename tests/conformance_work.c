@@ -20,6 +20,37 @@ static void test_copies_move_the_bytes(void **state)
     assert_memory_equal(source, back, WR_MIB);
 }
 
+/* Bytes between the rows stay as they are, on either side. */
+static void test_rows_are_copied_each_to_its_place(void **state)
+{
+    (void)state;
+    enum { ROW = 100, ROWS = 37, NARROW = 128, WIDE = 300 };
+    unsigned char *back = host + SLAB / 2;
+    for (size_t i = 0; i < ROWS * WIDE; i++)
+        host[i] = (unsigned char)(i * 13 + (i >> 8));
+    memset(back, 0xaa, ROWS * NARROW);
+    ok(dev->ops->fill(dev, slab.va, 0x55, SLAB, stream));
+    uint64_t there = slab.va + WR_MIB + 1, again = slab.va + 2 * WR_MIB;
+    struct wr_rows up = {there, (uintptr_t)host, ROW, ROWS, NARROW, WIDE};
+    struct wr_rows across = {again, there, ROW, ROWS, WIDE, NARROW};
+    struct wr_rows down = {(uintptr_t)back, again, ROW, ROWS, NARROW, WIDE};
+    ok(dev->ops->copy_rows(dev, WR_COPY_H2D, &up, stream));
+    ok(dev->ops->copy_rows(dev, WR_COPY_D2D, &across, stream));
+    ok(dev->ops->copy_rows(dev, WR_COPY_D2H, &down, stream));
+    assert_int_equal(read_byte(2 * WR_MIB + ROW), 0x55);
+    for (size_t row = 0; row < ROWS; row++) {
+        assert_memory_equal(back + row * NARROW, host + row * WIDE, ROW);
+        assert_int_equal(back[row * NARROW + ROW], 0xaa);
+    }
+}
+
+static void test_a_pitch_below_the_row_is_refused(void **state)
+{
+    (void)state;
+    struct wr_rows narrow = {slab.va, (uintptr_t)host, 100, 2, 99, 100};
+    assert_int_equal(dev->ops->copy_rows(dev, WR_COPY_H2D, &narrow, stream), WEIR_INVALID_ARGUMENT);
+}
+
 static void test_a_copy_reads_its_source_when_it_runs(void **state)
 {
     (void)state;
@@ -98,8 +129,12 @@ static void test_bytes_move_between_devices(void **state)
     struct slab there = map_slab(peer);
     ok(dev->ops->mem_access(dev, there.va, SLAB));
     ok(peer->ops->mem_access(peer, slab.va, SLAB));
+    bool reached = false;
+    ok(dev->ops->peer_access(dev, peer, &reached));
+    assert_true(reached);
     ok(wr_kernels_fill(dev, stream, slab.va, SLAB / 2, 0x01020304));
-    ok(dev->ops->copy(dev, WR_COPY_PEER, there.va, slab.va, SLAB / 2, stream));
+    struct wr_rows rows = {there.va, slab.va, 4096, SLAB / 2 / 4096, 4096, 4096};
+    ok(dev->ops->copy_rows(dev, WR_COPY_PEER, &rows, stream));
     ok(dev->ops->copy(dev, WR_COPY_PEER, slab.va + SLAB / 2, there.va, SLAB / 2, stream));
     download(host, slab.va + SLAB / 2, SLAB / 2, stream);
     sync_all();
@@ -144,7 +179,8 @@ static void make_every_call(void *memory)
     CALL(mem_access, va, SLAB);
     CALL(mem_info, &free_bytes, &total);
     CALL(host_register, memory, WR_MIB);
-    CALL(host_is_pinned, memory, &flag);
+    struct wr_location location;
+    CALL(locate, (uintptr_t)memory, &location);
     CALL(stream_create, &s);
     CALL(stream_identify, s, &info);
     CALL(event_create, &e);
@@ -155,6 +191,8 @@ static void make_every_call(void *memory)
     CALL(event_query, e, &flag);
     CALL(event_record_context, e);
     CALL(copy, WR_COPY_H2D, slab.va, (uintptr_t)host, 4096, stream);
+    CALL(copy_rows, WR_COPY_H2D, &(struct wr_rows){slab.va, (uintptr_t)host, 64, 8, 64, 128}, stream);
+    if (peer) CALL(peer_access, peer, &flag);
     CALL(fill, slab.va, 1, 4096, stream);
     CALL(event_destroy, e);
     CALL(stream_destroy, s);
@@ -249,6 +287,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_move_the_bytes),
+        cmocka_unit_test(test_rows_are_copied_each_to_its_place),
+        cmocka_unit_test(test_a_pitch_below_the_row_is_refused),
         cmocka_unit_test(test_a_copy_reads_its_source_when_it_runs),
         cmocka_unit_test(test_pageable_memory_is_copied_right),
         cmocka_unit_test(test_kernels_run_with_the_parameters_of_their_launch),

@@ -270,6 +270,7 @@ static void test_memory_gives_up_what_the_machine_refuses(void **state)
 
 static const struct wr_kernel some_kernel = {.name = "some", .ptx = "", .n_params = 0};
 static const struct wr_kernel other_kernel = {.name = "other", .ptx = "", .n_params = 0};
+static const struct wr_rows some_rows = {1, 2, 3, 4, 5, 6};
 
 /* Every op of the seam that may fail: the driver function behind it, and a call. Outputs are left in `sink`.
  */
@@ -280,6 +281,7 @@ static union {
     bool yes;
     int fd;
     size_t sizes[2];
+    struct wr_location location;
 } sink;
 
 #define OPS(X)                                                                                               \
@@ -298,7 +300,7 @@ static union {
     X(mem_info, "cuMemGetInfo_v2", mem_info(d, &sink.sizes[0], &sink.sizes[1]))                              \
     X(host_register, "cuMemHostRegister_v2", host_register(d, &sink, 4096))                                  \
     X(host_unregister, "cuMemHostUnregister", host_unregister(d, &sink))                                     \
-    X(host_is_pinned, "cuPointerGetAttributes", host_is_pinned(d, &sink, &sink.yes))                         \
+    X(locate, "cuPointerGetAttributes", locate(d, 4096, &sink.location))                                     \
     X(stream_create, "cuStreamCreate", stream_create(d, &sink.stream))                                       \
     X(stream_destroy, "cuStreamDestroy_v2", stream_destroy(d, STREAM))                                       \
     X(stream_wait, "cuStreamWaitEvent", stream_wait(d, STREAM, EVENT))                                       \
@@ -312,6 +314,8 @@ static union {
     X(d2h, "cuMemcpyDtoHAsync_v2", copy(d, WR_COPY_D2H, 1, 2, 3, STREAM))                                    \
     X(d2d, "cuMemcpyDtoDAsync_v2", copy(d, WR_COPY_D2D, 1, 2, 3, STREAM))                                    \
     X(peer, "cuMemcpyAsync", copy(d, WR_COPY_PEER, 1, 2, 3, STREAM))                                         \
+    X(rows, "cuMemcpy2DAsync_v2", copy_rows(d, WR_COPY_H2D, &some_rows, STREAM))                             \
+    X(peer_access, "cuDeviceCanAccessPeer", peer_access(d, d, &sink.yes))                                    \
     X(fill, "cuMemsetD8Async", fill(d, 1, 2, 3, STREAM))                                                     \
     X(launch, "cuLaunchKernel",                                                                              \
         launch(d, &some_kernel, &(struct wr_launch){.blocks = 1, .threads = 1}, STREAM))

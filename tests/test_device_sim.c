@@ -339,7 +339,9 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(plain_access, f.d);
     FAIL(host_register, f.host, 1);
     FAIL(host_unregister, f.host);
-    FAIL(host_is_pinned, f.host, &flag);
+    struct wr_location place = {.ordinal = 42};
+    FAIL(locate, f.slab, &place);
+    assert_int_equal(place.ordinal, 42);
     FAIL(stream_create, &s);
     FAIL(stream_destroy, s);
     struct wr_device *owner = NULL;
@@ -353,6 +355,8 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(event_record_context, e);
     FAIL(event_query, e, &flag);
     FAIL(copy, WR_COPY_H2D, f.slab, (uintptr_t)f.host, 1, s);
+    FAIL(copy_rows, WR_COPY_H2D, &(struct wr_rows){f.slab, (uintptr_t)f.host, 1, 1, 1, 1}, s);
+    FAIL(peer_access, f.d, &flag);
     FAIL(fill, f.slab, 1, 1, s);
     FAIL(launch, &kernel, &launch, s);
 #undef FAIL
