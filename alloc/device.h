@@ -169,6 +169,11 @@ struct wr_device {
     _Atomic uint64_t calls; /* ops made; those that only read not counted */
 };
 
+static inline bool wr_device_is_simulated(const struct wr_device *d)
+{
+    return d->driver_version == 0;
+}
+
 /* The device of a kind ("cuda", "sim[:PROFILE]", NULL: $WEIR_DEVICE or "cuda") and ordinal, opened at first
  * use and kept until the process ends. Errors: NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR,
  * NO_HOST_MEMORY. */

@@ -5,16 +5,21 @@
 
 /* ---- the stream -------------------------------------------------------------------------------------- */
 
-weir_status wr_copy_open(struct wr_copier *c, weir_pool *pool)
+weir_status wr_copy_open_on(struct wr_copier *c, weir_pool *pool, struct wr_device *d)
 {
-    *c = (struct wr_copier){.pool = pool, .device = wr_pool_device(pool)};
+    *c = (struct wr_copier){.pool = pool, .device = d};
     weir_status s = c->device->ops->stream_create(c->device, &c->stream);
     if (s != WEIR_OK) return s;
-    struct wr_mark mark;
+    struct wr_mark mark = {0};
     s = wr_pool_mark(pool, c->stream, &mark);
     c->fence = mark.fence;
     if (s != WEIR_OK) wr_copy_close(c);
     return s;
+}
+
+weir_status wr_copy_open(struct wr_copier *c, weir_pool *pool)
+{
+    return wr_copy_open_on(c, pool, wr_pool_device(pool));
 }
 
 /* Each step is tried twice. A stream that can't be retired is left alone: the pool may name its handle. */

@@ -31,6 +31,8 @@ struct wr_copier { /* constant from open to close */
 
 /* The pool is held by the caller. */
 weir_status wr_copy_open(struct wr_copier *c, weir_pool *pool);
+weir_status wr_copy_open_on(
+    struct wr_copier *c, weir_pool *pool, struct wr_device *d); /* on another device */
 void wr_copy_close(struct wr_copier *c);
 
 /* What an item is copied from. */

@@ -20,9 +20,11 @@
     X(SLOT, "a slot that no consumer holds")                                                                 \
     X(PINNED, "a pinned buffer whose copy is done")                                                          \
     X(ITEM, "a committed item")                                                                              \
-    X(TURN, "the release of the item before")                                                                \
     X(COPY, "the end of the copies that read the lent spans")                                                \
-    X(IDLE, "every item over, and the GPU past its last use")
+    X(TURN, "the release of the item before")                                                                \
+    X(IDLE, "every item over, and the GPU past its last use")                                                \
+    X(TRANSFER, "the end of the copy")                                                                       \
+    X(AFTER, "the end of the work that the copy comes after")
 
 enum wr_cause {
 #define WR_CAUSE_ENUM(name, text) WR_CAUSE_##name,

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The crew is the process's: however many engines and queues, the threads are as many as help. They are started at
+ * the first haul that is worth it, sleep where there is nothing to do, and never end; at exit and in a child of fork
+ * nothing asks for them any more (edges.h), and who would ask works alone.
+ *
+ * A haul is cut into slices, which helpers and owner take one by one from a common count. The haul lives on its
+ * owner's stack: a helper is counted in under the crew's lock, and the owner leaves when no slice is left and the
+ * last helper is out.
+ *
+ * Large copies bypass the cache: what is staged is read by the copy engine next, and would drive out what computes
+ * on the host.
+ */
+#include "crew.h"
+#include "edges.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum {
+    SLICE = 512 << 10,
+    ALONE_MOST = 256 << 10,
+    HELPERS_MOST = 7,
+    STREAMED_LEAST = 4096,
+    SLICES_AT_ONCE = 4
+};
+
+struct job {
+    struct job *next;
+    const struct wr_haul *hauls;
+    size_t n;
+    _Atomic size_t taken; /* hauls, each in slices: see work */
+    unsigned helpers;     /* in it; guarded by the crew's lock */
+};
+
+/* LOCK: guards all of it. A plain mutex: nothing of weir is called under it. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    struct job *jobs;
+    unsigned n_helpers;
+    bool started;
+} crew = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+
+/* ---- copying ----------------------------------------------------------------------------------------- */
+
+#if defined(__SSE2__)
+static void copy_streamed(char *to, const char *from, size_t bytes)
+{
+    size_t head = (16 - (uintptr_t)to % 16) % 16;
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
+        const __m128i *source = (const void *)from;
+        __m128i *target = (void *)to;
+        __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+        __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+        _mm_stream_si128(target, a);
+        _mm_stream_si128(target + 1, b);
+        _mm_stream_si128(target + 2, c);
+        _mm_stream_si128(target + 3, d);
+    }
+    memcpy(to, from, bytes);
+    _mm_sfence(); /* streamed stores are seen by others before what this thread stores next */
+}
+#else
+static void copy_streamed(char *to, const char *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+#endif
+
+static void copy_bytes(char *to, const char *from, size_t bytes)
+{
+    if (bytes < STREAMED_LEAST)
+        memcpy(to, from, bytes);
+    else
+        copy_streamed(to, from, bytes);
+}
+
+static void copy_haul(const struct wr_haul *h)
+{
+    for (size_t row = 0; row < h->rows; row++)
+        copy_bytes((char *)h->to + row * h->to_pitch, (const char *)h->from + row * h->from_pitch, h->bytes);
+}
+
+/* ---- slices ------------------------------------------------------------------------------------------ */
+
+/* A slice is SLICE bytes of a large haul, else the whole haul. */
+static size_t count_slices(const struct wr_haul *h)
+{
+    return h->rows == 1 ? (h->bytes + SLICE - 1) / SLICE : 1;
+}
+
+static void copy_slice(const struct wr_haul *h, size_t slice)
+{
+    if (h->rows != 1) {
+        copy_haul(h);
+        return;
+    }
+    size_t at = slice * SLICE;
+    copy_bytes((char *)h->to + at, (const char *)h->from + at, wr_min(SLICE, h->bytes - at));
+}
+
+/* Takes slices, a few at a time, until none is left. */
+static void work(struct job *j)
+{
+    size_t haul = 0, before = 0; /* slices of the hauls before */
+    for (;;) {
+        size_t slice = atomic_fetch_add_explicit(&j->taken, SLICES_AT_ONCE, memory_order_relaxed);
+        for (size_t end = slice + SLICES_AT_ONCE; slice < end; slice++) {
+            while (haul < j->n && slice - before >= count_slices(&j->hauls[haul]))
+                before += count_slices(&j->hauls[haul++]);
+            if (haul == j->n) return;
+            copy_slice(&j->hauls[haul], slice - before);
+        }
+    }
+}
+
+/* ---- helpers ----------------------------------------------------------------------------------------- */
+
+static void leave_list(struct job *j)
+{
+    struct job **link = &crew.jobs;
+    while (*link && *link != j)
+        link = &(*link)->next;
+    if (*link) *link = j->next;
+}
+
+static void *help(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&crew.lock);
+    for (;;) {
+        struct job *j = crew.jobs;
+        if (!j) {
+            pthread_cond_wait(&crew.work, &crew.lock);
+            continue;
+        }
+        j->helpers++;
+        pthread_mutex_unlock(&crew.lock);
+        work(j);
+        pthread_mutex_lock(&crew.lock);
+        leave_list(j); /* no slice is left in it */
+        if (--j->helpers == 0) pthread_cond_broadcast(&crew.done);
+    }
+    return NULL;
+}
+
+static unsigned count_wanted(void)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return processors < 2 ? 0 : (unsigned)wr_min((uint64_t)processors / 2, HELPERS_MOST);
+}
+
+/* LOCK: crew.lock. A helper that can't be had is done without. */
+static void start_helpers_slow(void)
+{
+    crew.started = true;
+    for (unsigned wanted = count_wanted(); crew.n_helpers < wanted; crew.n_helpers++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, help, NULL) != 0) return;
+        pthread_detach(thread);
+    }
+}
+
+unsigned wr_crew_hands(void)
+{
+    return count_wanted() + 1;
+}
+
+static void share(struct job *j)
+{
+    pthread_mutex_lock(&crew.lock);
+    if (!crew.started) start_helpers_slow();
+    struct job **link = &crew.jobs;
+    while (*link)
+        link = &(*link)->next;
+    *link = j;
+    pthread_cond_broadcast(&crew.work);
+    pthread_mutex_unlock(&crew.lock);
+    work(j);
+    pthread_mutex_lock(&crew.lock);
+    leave_list(j);
+    while (j->helpers > 0)
+        pthread_cond_wait(&crew.done, &crew.lock);
+    pthread_mutex_unlock(&crew.lock);
+}
+
+void wr_crew_haul(const struct wr_haul *hauls, size_t n)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n && bytes <= ALONE_MOST; i++)
+        bytes += hauls[i].bytes * hauls[i].rows;
+    struct job j = {.hauls = hauls, .n = n};
+    if (bytes <= ALONE_MOST || wr_edges_check() != WEIR_OK)
+        work(&j);
+    else
+        share(&j);
+}
+
+void wr_crew_advise(void *to, size_t bytes)
+{
+    const uintptr_t huge = 2 * WR_MIB;
+    uintptr_t start = wr_round_up((uintptr_t)to, huge), end = wr_round_down((uintptr_t)to + bytes, huge);
+    if (start < end) (void)madvise((void *)start, end - start, MADV_HUGEPAGE); /* advice only */
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pieces.h"
+#include "transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What the driver said last of a side: pieces of one allocation cost one question. */
+struct known {
+    struct wr_location at;
+};
+
+static weir_status ask(struct wr_device *d, struct known *k, uint64_t address)
+{
+    if (k->at.bytes > 0 && address >= k->at.start && address - k->at.start < k->at.bytes) return WEIR_OK;
+    return d->ops->locate(d, address, &k->at);
+}
+
+/* Is all of the side memory of one kind, and which? A range of the driver's may end inside it. */
+static weir_status locate_side(struct wr_device *d, struct known *k, uint64_t address, size_t bytes,
+    enum wr_memory_kind *kind, int *ordinal)
+{
+    weir_status s = ask(d, k, address);
+    if (s != WEIR_OK) return s;
+    struct wr_location first = k->at;
+    uint64_t end = address + bytes, at = address;
+    while (s == WEIR_OK && first.kind != WR_MEMORY_UNKNOWN && end - at > k->at.start + k->at.bytes - at) {
+        at = k->at.start + k->at.bytes;
+        s = ask(d, k, at);
+        if (s == WEIR_OK && (k->at.kind != first.kind || k->at.ordinal != first.ordinal))
+            return wr_fail(WEIR_INVALID_POINTER, "memory of one kind ends at 0x%llx, inside a piece",
+                (unsigned long long)at);
+    }
+    *kind = first.kind;
+    *ordinal = first.ordinal;
+    return s;
+}
+
+static weir_status fail_kind(uint64_t address, enum wr_memory_kind kind, const char *wanted)
+{
+    static const char *const names[] = {[WR_MEMORY_UNKNOWN] = "not known to the driver",
+        [WR_MEMORY_PINNED] = "host memory",
+        [WR_MEMORY_DEVICE] = "device memory",
+        [WR_MEMORY_MANAGED] = "managed memory"};
+    return wr_fail(WEIR_INVALID_POINTER, "0x%llx is %s: %s is needed there", (unsigned long long)address,
+        names[kind], wanted);
+}
+
+static weir_status check_device_side(
+    struct wr_transfer *t, struct known *k, uint64_t address, size_t bytes, int *ordinal)
+{
+    enum wr_memory_kind kind;
+    weir_status s = locate_side(t->engine->device, k, address, bytes, &kind, ordinal);
+    if (s == WEIR_OK && kind != WR_MEMORY_DEVICE) s = fail_kind(address, kind, "device memory");
+    return s;
+}
+
+static weir_status check_own_side(struct wr_transfer *t, struct known *k, uint64_t address, size_t bytes)
+{
+    int ordinal;
+    weir_status s = check_device_side(t, k, address, bytes, &ordinal);
+    if (s == WEIR_OK && ordinal != t->engine->device->ordinal)
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "0x%llx is memory of device %d, the engine is of device %d",
+            (unsigned long long)address, ordinal, t->engine->device->ordinal);
+    return s;
+}
+
+/* Pageable memory is what the driver does not know: all of it, or none. */
+static weir_status check_host_side(
+    struct wr_transfer *t, struct known *k, uint64_t address, size_t bytes, bool *pinned)
+{
+    enum wr_memory_kind kind;
+    int ordinal;
+    weir_status s = locate_side(t->engine->device, k, address, bytes, &kind, &ordinal);
+    if (s == WEIR_OK && (kind == WR_MEMORY_DEVICE || kind == WR_MEMORY_MANAGED))
+        s = fail_kind(address, kind, "plain host memory");
+    if (s == WEIR_OK) *pinned = kind == WR_MEMORY_PINNED;
+    return s;
+}
+
+/* Sides of different devices must be linked, and one of them the engine's. */
+static weir_status find_link(struct wr_transfer *t, int to, int from)
+{
+    int own = t->engine->device->ordinal;
+    if (to == own && from == own) return WEIR_OK;
+    wr_lock_take(&t->engine->lock);
+    if (to == own || from == own) t->link = wr_engine_find_link(t->engine, to == own ? from : to);
+    wr_lock_give(&t->engine->lock);
+    t->to_peer = from == own;
+    if (t->link) return WEIR_OK;
+    return wr_fail(WEIR_INVALID_ARGUMENT,
+        "a copy from device %d to device %d, and no weir_engine_link of the engine on device %d", from, to,
+        own);
+}
+
+/* All pieces of a copy are alike. */
+static weir_status locate_on_device(struct wr_transfer *t)
+{
+    struct known to = {0}, from = {0};
+    int first_to = -1, first_from = -1;
+    weir_status s = WEIR_OK;
+    for (size_t i = 0; i < t->n && s == WEIR_OK; i++) {
+        const struct wr_move *m = &t->moves[i];
+        int to_ordinal = 0, from_ordinal = 0;
+        s = check_device_side(t, &to, m->to, wr_pieces_extent(m, m->to_pitch), &to_ordinal);
+        if (s == WEIR_OK)
+            s = check_device_side(t, &from, m->from, wr_pieces_extent(m, m->from_pitch), &from_ordinal);
+        if (s == WEIR_OK && i > 0 && (to_ordinal != first_to || from_ordinal != first_from))
+            s = wr_fail(WEIR_INVALID_ARGUMENT, "the pieces of one copy are of different pairs of devices");
+        first_to = to_ordinal;
+        first_from = from_ordinal;
+    }
+    if (s == WEIR_OK) s = find_link(t, first_to, first_from);
+    t->n_in_place = t->link && !t->link->direct ? 0 : t->n;
+    return s;
+}
+
+/* Small pinned pieces that lie together on the device go faster as one copy, where no kernel gathers them. */
+static bool is_packed(const struct wr_transfer *t, const struct wr_move *moves, size_t n)
+{
+    size_t bytes = 0, n_small = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool joins = i == 0 || moves[i - 1].to + moves[i - 1].bytes == moves[i].to;
+        if (!wr_move_is_small(&moves[i]) || !joins) return false;
+        bytes += moves[i].bytes;
+        n_small++;
+    }
+    return wr_ways_choose(&t->engine->ways, n_small, bytes) == WEIR_WAY_PACKED;
+}
+
+/* Pageable ones go to the end, in their order. */
+static weir_status locate_with_host(struct wr_transfer *t)
+{
+    bool up = t->direction == WEIR_TO_DEVICE;
+    struct known host = {0}, own = {0};
+    struct wr_move *staged = malloc(t->n * sizeof *staged);
+    if (!staged) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory to sort %zu pieces", t->n);
+    weir_status s = WEIR_OK;
+    size_t n_staged = 0;
+    for (size_t i = 0; i < t->n && s == WEIR_OK; i++) {
+        struct wr_move m = t->moves[i];
+        size_t to = wr_pieces_extent(&m, m.to_pitch), from = wr_pieces_extent(&m, m.from_pitch);
+        bool pinned = false;
+        s = check_own_side(t, &own, up ? m.to : m.from, up ? to : from);
+        if (s == WEIR_OK) s = check_host_side(t, &host, up ? m.from : m.to, up ? from : to, &pinned);
+        if (pinned)
+            t->moves[t->n_in_place++] = m;
+        else
+            staged[n_staged++] = m;
+    }
+    if (s == WEIR_OK && up && n_staged == 0 && is_packed(t, t->moves, t->n_in_place)) {
+        t->packed_bytes = t->bytes;
+        t->n_in_place = 0;
+        free(staged);
+        return WEIR_OK;
+    }
+    if (s == WEIR_OK) memcpy(t->moves + t->n_in_place, staged, n_staged * sizeof *staged);
+    free(staged);
+    return s;
+}
+
+weir_status wr_locate_moves(struct wr_transfer *t)
+{
+    weir_status s = t->direction == WEIR_ON_DEVICE ? locate_on_device(t) : locate_with_host(t);
+    for (size_t i = t->n_in_place; i < t->n && s == WEIR_OK; i++)
+        t->staged_bytes += t->moves[i].bytes * t->moves[i].rows;
+    return s;
+}
