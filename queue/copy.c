@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "copy.h"
+#include "crew.h"
+#include "move.h"
 
-#include <string.h>
+/* A batch is a launch of the gather kernel at most, and 128 KiB of stack. Fewer small spans than GATHER_LEAST are
+ * copied one by one: a kernel needs room beside those that compute, which copy engines don't. */
+enum { CHUNK_BYTES = 8 << 20, BATCH_PARTS = 1024, GATHER_LEAST = 32 };
 
 /* ---- the stream -------------------------------------------------------------------------------------- */
 
@@ -77,45 +81,72 @@ weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_s
 
 /* ---- copying ----------------------------------------------------------------------------------------- */
 
-/* Bytes that lie together on both sides: one copy. */
-struct run {
-    const char *from;
-    weir_dptr to;
-    size_t bytes;
+/* Spans on their way, until there is a chunk of them or no room for more. */
+struct batch {
+    struct wr_copier *copier;
+    size_t n_hauls, n_moves, hauled_bytes;
+    struct wr_haul hauls[BATCH_PARTS]; /* into the staging memory */
+    struct wr_move moves[BATCH_PARTS]; /* from there, or in place */
 };
 
-/* Queues the run, and begins the next one behind it. */
-static weir_status end_run(struct wr_copier *c, struct run *r, struct wr_copy_tally *t)
+/* Stages what must be, by several threads where it is much, and queues the copies: they travel while the next batch
+ * is staged. */
+static weir_status end_batch(struct batch *b, struct wr_copy_tally *t)
 {
-    if (r->bytes == 0) return WEIR_OK;
-    weir_status s =
-        c->device->ops->copy(c->device, WR_COPY_H2D, r->to, (uintptr_t)r->from, r->bytes, c->stream);
-    if (s != WEIR_OK) return s;
-    t->copies++;
-    t->bytes += r->bytes;
-    *r = (struct run){.to = r->to + r->bytes};
+    struct wr_copier *c = b->copier;
+    struct wr_mover mover = {.pool = c->pool,
+        .device = c->device,
+        .stream = c->stream,
+        .fence = c->fence,
+        .chunk_bytes = CHUNK_BYTES,
+        .ways = b->n_moves >= GATHER_LEAST && c->device->reads_host ? &wr_ways_guess : NULL};
+    struct wr_move_tally moved = {0};
+    wr_crew_haul(b->hauls, b->n_hauls);
+    weir_status s = wr_move_queue(&mover, WR_COPY_H2D, b->moves, b->n_moves, &moved);
+    t->copies += moved.transfers;
+    t->bytes += moved.direct_bytes + moved.gather_bytes;
+    b->n_hauls = b->n_moves = b->hauled_bytes = 0;
+    return s;
+}
+
+/* `staging` NULL: in place. */
+static void add_part(struct batch *b, weir_dptr to, const char *from, char *staging, size_t bytes)
+{
+    if (staging) b->hauls[b->n_hauls++] = (struct wr_haul){staging, from, bytes, 1, bytes, bytes};
+    if (staging) b->hauled_bytes += bytes;
+    uint64_t source = staging ? (uintptr_t)staging : (uintptr_t)from;
+    b->moves[b->n_moves++] = (struct wr_move){to, source, bytes, 1, bytes, bytes};
+}
+
+static weir_status copy_span(
+    struct batch *b, weir_dptr to, const weir_span *span, char *staging, struct wr_copy_tally *t)
+{
+    for (size_t at = 0; at < span->bytes;) {
+        /* What is read in place needs no cutting here: move.c does that. */
+        size_t bytes = staging ? wr_min(span->bytes - at, CHUNK_BYTES - b->hauled_bytes) : span->bytes;
+        add_part(b, to + at, (const char *)span->host + at, staging ? staging + at : NULL, bytes);
+        at += bytes;
+        if (b->n_moves < BATCH_PARTS && b->hauled_bytes < CHUNK_BYTES) continue;
+        weir_status s = end_batch(b, t);
+        if (s != WEIR_OK) return s;
+    }
     return WEIR_OK;
 }
 
-/* Stages what must be, and queues the copies. Neighbours become one, be they staged or not. */
 static weir_status copy_spans(
     struct wr_copier *c, weir_dptr to, char *staging, const struct wr_gather *g, struct wr_copy_tally *t)
 {
-    struct run run = {.to = to};
+    struct batch b;
+    b.copier = c;
+    b.n_hauls = b.n_moves = b.hauled_bytes = 0;
     weir_status s = WEIR_OK;
     for (size_t i = 0; i < g->n_spans && s == WEIR_OK; i++) {
-        size_t bytes = g->spans[i].bytes;
-        const char *from = g->spans[i].host;
-        if (bytes == 0) continue;
-        if (g->in_place && !g->in_place[i]) {
-            from = memcpy(staging, from, bytes);
-            staging += bytes;
-        }
-        if (run.bytes > 0 && run.from + run.bytes != from) s = end_run(c, &run, t);
-        if (run.bytes == 0) run.from = from;
-        run.bytes += bytes;
+        bool staged = g->in_place && !g->in_place[i];
+        s = copy_span(&b, to, &g->spans[i], staged ? staging : NULL, t);
+        to += g->spans[i].bytes;
+        if (staged) staging += g->spans[i].bytes;
     }
-    return s == WEIR_OK ? end_run(c, &run, t) : s;
+    return s == WEIR_OK ? end_batch(&b, t) : s;
 }
 
 /* The copy stream waits for the slot's last readers: the only wait ever put on it. */

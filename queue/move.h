@@ -24,6 +24,7 @@ struct wr_ways {
 
 enum { WR_SMALL_MOST = 128 << 10, WR_SMALL_FEW = 4 }; /* bytes of a small piece; below so many: one by one */
 
+extern const struct wr_ways wr_ways_guess;                                /* of an H200, not measured */
 weir_way wr_ways_choose(const struct wr_ways *w, size_t n, size_t bytes); /* n pieces of `bytes` together */
 
 /* A stream to queue on. */
