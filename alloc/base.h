@@ -183,6 +183,12 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_RELEASE_FORGETS_OWN, "release without streams, or leave, forgets the acquiring one")             \
     X(QUEUE_CANCEL_TAKES_STAGING, "a cancelled item's staging serves others while its producer writes")      \
     X(QUEUE_BROADCAST_KEEPS_FIRST, "of several readers of an item only the first is waited for")             \
+    X(COPY_SKIPS_AFTER, "a copy does not wait for the streams that it names")                                \
+    X(COPY_JOIN_SKIPS_WAIT, "a stream joined to a copy does not wait for it")                                \
+    X(COPY_REUSES_SLAB, "a slab is filled again before its copies were seen done")                           \
+    X(COPY_LANDS_EARLY, "bytes are taken out of a slab before they have arrived")                            \
+    X(COPY_QUEUES_BEHIND_BLOCKED, "a copy takes a lane on which another waits for compute")                  \
+    X(COPY_TRUSTS_PEERS, "a link is direct because the driver says so")                                      \
     X(CAPTURE_UNHEEDED, "calls that a capture forbids are made while a stream captures")                     \
     X(CAPTURE_MEMORY_REUSED, "memory of a graph serves others before the graph is released")                 \
     X(EDGE_EXIT_IGNORED, "driver calls go on once the process exits")                                        \

@@ -95,6 +95,7 @@ static bool patterns_agree(struct trial *t, struct wr_lane *lane, struct wr_mark
     *until = (struct wr_mark){lane->copier.fence, wr_fence_stamp(lane->copier.fence)};
     if (s == WEIR_OK) s = wr_fence_cover(until->fence, until->number);
     if (s == WEIR_OK) s = await_mark(t->engine, *until);
+    if (WR_FAULT(COPY_TRUSTS_PEERS)) return s == WEIR_OK;
     return s == WEIR_OK && memcmp(t->sent, t->came, PATTERN_BYTES) == 0;
 }
 

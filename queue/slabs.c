@@ -15,8 +15,9 @@ static struct wr_slab *find_free(weir_engine *e)
 {
     for (unsigned i = 0; i < e->n_slabs; i++) {
         struct wr_slab *slab = e->slabs[i];
-        if (slab->state == WR_SLAB_COPYING && wr_mark_passed(slab->until)) slab->state = WR_SLAB_FREE;
-        if (slab->state == WR_SLAB_FREE) return slab;
+        bool copying = slab->state == WR_SLAB_COPYING && !WR_FAULT(COPY_REUSES_SLAB);
+        if (copying && !wr_mark_passed(slab->until)) continue;
+        if (slab->state == WR_SLAB_COPYING || slab->state == WR_SLAB_FREE) return slab;
     }
     return NULL;
 }
@@ -186,8 +187,11 @@ bool wr_slabs_landed(const weir_engine *e, uint64_t number)
 
 static struct wr_slab *find_arrived(weir_engine *e)
 {
-    for (unsigned i = 0; i < e->n_slabs; i++)
-        if (e->slabs[i]->state == WR_SLAB_LANDING && wr_mark_passed(e->slabs[i]->until)) return e->slabs[i];
+    for (unsigned i = 0; i < e->n_slabs; i++) {
+        struct wr_slab *slab = e->slabs[i];
+        if (slab->state != WR_SLAB_LANDING) continue;
+        if (wr_mark_passed(slab->until) || WR_FAULT(COPY_LANDS_EARLY)) return slab;
+    }
     return NULL;
 }
 

@@ -60,7 +60,7 @@ static weir_status await_after(struct wr_transfer *t)
 
 static weir_status queue_waits(struct wr_transfer *t, const struct wr_lane *lane)
 {
-    for (size_t i = 0; i < t->n_marks; i++) {
+    for (size_t i = 0; i < t->n_marks && !WR_FAULT(COPY_SKIPS_AFTER); i++) {
         weir_status s = wr_mark_wait(t->marks[i], lane->copier.stream);
         if (s != WEIR_OK) return s;
     }

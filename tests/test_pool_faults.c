@@ -377,6 +377,12 @@ static void leave_to_the_queue(struct wr_world *w)
     (void)w;
 }
 
+/* Those of the transfer engine by test_copy_faults. */
+static void leave_to_the_engine(struct wr_world *w)
+{
+    (void)w;
+}
+
 /* And those of a process's edges by test_edges: each takes a process. */
 static void leave_to_the_edges(struct wr_world *w)
 {
@@ -422,6 +428,12 @@ static const scenario scenarios[WR_FAULT_COUNT] = {
     [WR_FAULT_QUEUE_RELEASE_FORGETS_OWN] = leave_to_the_queue,
     [WR_FAULT_QUEUE_CANCEL_TAKES_STAGING] = leave_to_the_queue,
     [WR_FAULT_QUEUE_BROADCAST_KEEPS_FIRST] = leave_to_the_queue,
+    [WR_FAULT_COPY_SKIPS_AFTER] = leave_to_the_engine,
+    [WR_FAULT_COPY_JOIN_SKIPS_WAIT] = leave_to_the_engine,
+    [WR_FAULT_COPY_REUSES_SLAB] = leave_to_the_engine,
+    [WR_FAULT_COPY_LANDS_EARLY] = leave_to_the_engine,
+    [WR_FAULT_COPY_QUEUES_BEHIND_BLOCKED] = leave_to_the_engine,
+    [WR_FAULT_COPY_TRUSTS_PEERS] = leave_to_the_engine,
     [WR_FAULT_CAPTURE_UNHEEDED] = break_a_capture,
     [WR_FAULT_CAPTURE_MEMORY_REUSED] = reuse_of_a_graphs_memory,
     [WR_FAULT_EDGE_EXIT_IGNORED] = leave_to_the_edges,
@@ -482,9 +494,11 @@ static void test_every_fault_is_reported(void **state)
         if (scenarios[fault] == NULL) fail_msg("%s has no scenario", fault_names[fault]);
         bool of_queue = strncmp(fault_names[fault], "QUEUE_", strlen("QUEUE_")) == 0;
         bool of_edges = strncmp(fault_names[fault], "EDGE_", strlen("EDGE_")) == 0;
-        bool is_ours = !of_queue && !of_edges;
+        bool of_engine = strncmp(fault_names[fault], "COPY_", strlen("COPY_")) == 0;
+        bool is_ours = !of_queue && !of_edges && !of_engine;
         assert_int_equal(of_queue, scenarios[fault] == leave_to_the_queue);
         assert_int_equal(of_edges, scenarios[fault] == leave_to_the_edges);
+        assert_int_equal(of_engine, scenarios[fault] == leave_to_the_engine);
         if (is_ours && reports_of(scenarios[fault], fault) == 0)
             fail_msg("%s: not noticed", fault_names[fault]);
     }
