@@ -54,6 +54,7 @@
     X(cuMemHostUnregister)                                                                                   \
     X(cuPointerGetAttributes)                                                                                \
     X(cuStreamCreate)                                                                                        \
+    X(cuStreamCreateWithPriority)                                                                            \
     X(cuStreamDestroy)                                                                                       \
     X(cuStreamGetCtx)                                                                                        \
     X(cuStreamGetId)                                                                                         \

@@ -38,7 +38,9 @@ enum wr_memory_kind { WR_MEMORY_UNKNOWN, WR_MEMORY_PINNED, WR_MEMORY_DEVICE, WR_
 struct wr_location {
     enum wr_memory_kind kind;
     int ordinal;           /* DEVICE: whose memory */
-    uint64_t start, bytes; /* a range around the address that is all of that kind; UNKNOWN: 0 bytes */
+    bool mapped;           /* PINNED: kernels reach it by its host address */
+    uint64_t start, bytes; /* a range around the address that is all of that kind; 1 byte where the driver
+                            * knows no more; UNKNOWN: 0 bytes */
 };
 
 struct wr_stream_info {
@@ -108,6 +110,8 @@ struct wr_freed {
     X(locate, (struct wr_device * d, uint64_t address, struct wr_location * out))                                  \
     /* Streams, all non-blocking with regard to the legacy default stream. */                                      \
     X(stream_create, (struct wr_device * d, weir_stream * out))                                                    \
+    /* One whose kernels go before those of other streams, wherever a block of threads ends: for transfers. */     \
+    X(stream_create_first, (struct wr_device * d, weir_stream * out))                                              \
     X(stream_destroy, (struct wr_device * d, weir_stream s)) /* queued work still runs */                          \
     /* Only reads, takes no lock, is on the hot path: 24 ns for each of the two. */                                \
     X(stream_identify, (struct wr_device * d, weir_stream s, struct wr_stream_info * out))                         \
@@ -168,6 +172,11 @@ struct wr_device {
     struct wr_device *next_lost;
     _Atomic uint64_t calls; /* ops made; those that only read not counted */
 };
+
+static inline bool wr_location_holds(const struct wr_location *l, uint64_t address, size_t bytes)
+{
+    return address >= l->start && address - l->start < l->bytes && bytes <= l->bytes - (address - l->start);
+}
 
 static inline bool wr_device_is_simulated(const struct wr_device *d)
 {

@@ -243,12 +243,12 @@ static weir_status locate(struct wr_device *d, uint64_t address, struct wr_locat
 {
     unsigned type = 0, managed = 0;
     int ordinal = 0;
-    CUdeviceptr start = 0;
+    CUdeviceptr start = 0, reached = 0;
     size_t bytes = 0;
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-    void *answers[] = {&type, &managed, &ordinal, &start, &bytes};
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    void *answers[] = {&type, &managed, &ordinal, &start, &bytes, &reached};
     weir_status s = CALL(d, cuPointerGetAttributes, WR_ARRAY_LEN(asked), asked, answers, address);
     if (s != WEIR_OK) return s;
     struct wr_location at = {.kind = kind_of_memory(type, managed), .start = start, .bytes = bytes};
@@ -257,6 +257,7 @@ static weir_status locate(struct wr_device *d, uint64_t address, struct wr_locat
         at.bytes = at.kind != WR_MEMORY_UNKNOWN;
     }
     if (at.kind == WR_MEMORY_DEVICE) at.ordinal = ordinal;
+    at.mapped = at.kind == WR_MEMORY_PINNED && reached == address;
     *out = at;
     return WEIR_OK;
 }
@@ -267,6 +268,15 @@ static weir_status stream_create(struct wr_device *d, weir_stream *out)
 {
     CUstream stream;
     weir_status s = CALL(d, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    if (s == WEIR_OK) *out = stream;
+    return s;
+}
+
+static weir_status stream_create_first(struct wr_device *d, weir_stream *out)
+{
+    enum { FIRST = -1000 }; /* the driver takes the nearest that there is */
+    CUstream stream;
+    weir_status s = CALL(d, cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, FIRST);
     if (s == WEIR_OK) *out = stream;
     return s;
 }

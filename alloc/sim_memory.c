@@ -599,6 +599,7 @@ weir_status wr_sim_op_locate(struct wr_device *d, uint64_t address, struct wr_lo
         at.ordinal = w->memories[r->memory - 1]->device->base.ordinal;
     } else if ((r = range_around(&w->registrations, address)) != NULL) {
         at.kind = WR_MEMORY_PINNED;
+        at.mapped = true;
     }
     if (r) {
         at.start = r->start;

@@ -96,9 +96,9 @@ static size_t take_handle(struct wr_sim *w)
     return w->n_stream_handles++;
 }
 
-weir_status wr_sim_op_stream_create(struct wr_device *d, weir_stream *out)
+static weir_status create_stream(struct wr_device *d, const char *op, weir_stream *out)
 {
-    weir_status s = wr_sim_enter(d, "stream_create");
+    weir_status s = wr_sim_enter(d, op);
     if (s != WEIR_OK) return s;
     struct wr_sim *w = sim_device_of(d)->world;
     size_t handle = take_handle(w);
@@ -106,6 +106,17 @@ weir_status wr_sim_op_stream_create(struct wr_device *d, weir_stream *out)
     w->stream_handles[handle]->user = true;
     *out = (weir_stream)(uintptr_t)(handle + SIM_FIRST_HANDLE);
     return wr_sim_leave(d, WEIR_OK);
+}
+
+weir_status wr_sim_op_stream_create(struct wr_device *d, weir_stream *out)
+{
+    return create_stream(d, "stream_create", out);
+}
+
+/* Kernels of different streams run side by side here: none has to go first. */
+weir_status wr_sim_op_stream_create_first(struct wr_device *d, weir_stream *out)
+{
+    return create_stream(d, "stream_create_first", out);
 }
 
 static void kill_handle(struct wr_sim *w, size_t handle)

@@ -208,6 +208,7 @@ void wr_null_device_init(struct wr_device *d, size_t total_bytes)
         .host_unregister = host_unregister,
         .locate = locate,
         .stream_create = stream_create,
+        .stream_create_first = stream_create,
         .stream_destroy = stream_destroy,
         .stream_identify = stream_identify,
         .stream_device = stream_device,

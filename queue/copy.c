@@ -12,7 +12,7 @@ enum { CHUNK_BYTES = 8 << 20, BATCH_PARTS = 1024, GATHER_LEAST = 32 };
 weir_status wr_copy_open_on(struct wr_copier *c, weir_pool *pool, struct wr_device *d)
 {
     *c = (struct wr_copier){.pool = pool, .device = d};
-    weir_status s = c->device->ops->stream_create(c->device, &c->stream);
+    weir_status s = c->device->ops->stream_create_first(c->device, &c->stream);
     if (s != WEIR_OK) return s;
     struct wr_mark mark = {0};
     s = wr_pool_mark(pool, c->stream, &mark);
@@ -44,36 +44,43 @@ void wr_copy_poll(struct wr_copier *c, uint64_t newest)
 
 /* ---- spans ------------------------------------------------------------------------------------------- */
 
-/* Of memory that is not ours the driver is asked about both ends. */
-static weir_status is_pinned(struct wr_copier *c, const weir_span *span, bool *out)
+enum { STAGED, IN_PLACE, IN_PLACE_UNMAPPED }; /* unmapped: kernels don't reach it */
+
+/* Of memory that is not ours, or of many spans, the driver is asked, about both ends. *known is a pinned range that it
+ * told of before: many spans of one allocation cost one question. */
+static weir_status find_way(
+    struct wr_copier *c, const weir_span *span, bool few, struct wr_location *known, unsigned char *way)
 {
     uint64_t first = (uintptr_t)span->host, last = first + span->bytes - 1;
-    bool pinned = wr_pinned_owns(wr_pool_pinned(c->pool), span->host, span->bytes);
+    struct wr_location at = *known, end = *known;
     weir_status s = WEIR_OK;
-    if (!pinned) {
-        struct wr_location at;
-        s = c->device->ops->locate(c->device, first, &at);
-        pinned = s == WEIR_OK && at.kind == WR_MEMORY_PINNED;
-        if (pinned && last - at.start >= at.bytes) {
-            s = c->device->ops->locate(c->device, last, &at);
-            pinned = at.kind == WR_MEMORY_PINNED;
-        }
+    *way = IN_PLACE;
+    if (few && wr_pinned_owns(wr_pool_pinned(c->pool), span->host, span->bytes)) return WEIR_OK;
+    if (!wr_location_holds(&at, first, 1)) s = c->device->ops->locate(c->device, first, &at);
+    if (s == WEIR_OK && at.kind == WR_MEMORY_PINNED) {
+        *known = end = at;
+        if (!wr_location_holds(&end, last, 1)) s = c->device->ops->locate(c->device, last, &end);
     }
-    if (s == WEIR_OK) *out = pinned;
-    return s;
+    if (s != WEIR_OK) return s;
+    if (at.kind != WR_MEMORY_PINNED || end.kind != WR_MEMORY_PINNED)
+        *way = STAGED;
+    else if (!at.mapped || !end.mapped)
+        *way = IN_PLACE_UNMAPPED;
+    return WEIR_OK;
 }
 
 weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_spans, bool lent,
     unsigned char *in_place, size_t *staged)
 {
+    struct wr_location known = {0};
     size_t sum = 0;
     for (size_t i = 0; i < n_spans; i++) {
-        bool pinned = false;
         weir_status s = WEIR_OK;
-        if (lent && spans[i].bytes > 0) s = is_pinned(c, &spans[i], &pinned);
+        in_place[i] = STAGED;
+        if (lent && spans[i].bytes > 0)
+            s = find_way(c, &spans[i], n_spans < GATHER_LEAST, &known, &in_place[i]);
         if (s != WEIR_OK) return s;
-        in_place[i] = pinned;
-        if (!pinned) sum += spans[i].bytes;
+        if (in_place[i] == STAGED) sum += spans[i].bytes;
     }
     *staged = sum;
     return WEIR_OK;
@@ -85,6 +92,7 @@ weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_s
 struct batch {
     struct wr_copier *copier;
     size_t n_hauls, n_moves, hauled_bytes;
+    bool unmapped;                     /* some of it: no kernel */
     struct wr_haul hauls[BATCH_PARTS]; /* into the staging memory */
     struct wr_move moves[BATCH_PARTS]; /* from there, or in place */
 };
@@ -94,18 +102,20 @@ struct batch {
 static weir_status end_batch(struct batch *b, struct wr_copy_tally *t)
 {
     struct wr_copier *c = b->copier;
+    bool gathers = b->n_moves >= GATHER_LEAST && c->device->reads_host && !b->unmapped;
     struct wr_mover mover = {.pool = c->pool,
         .device = c->device,
         .stream = c->stream,
         .fence = c->fence,
         .chunk_bytes = CHUNK_BYTES,
-        .ways = b->n_moves >= GATHER_LEAST && c->device->reads_host ? &wr_ways_guess : NULL};
+        .ways = gathers ? &wr_ways_guess : NULL};
     struct wr_move_tally moved = {0};
     wr_crew_haul(b->hauls, b->n_hauls);
     weir_status s = wr_move_queue(&mover, WR_COPY_H2D, b->moves, b->n_moves, &moved);
     t->copies += moved.transfers;
     t->bytes += moved.direct_bytes + moved.gather_bytes;
     b->n_hauls = b->n_moves = b->hauled_bytes = 0;
+    b->unmapped = false;
     return s;
 }
 
@@ -139,9 +149,11 @@ static weir_status copy_spans(
     struct batch b;
     b.copier = c;
     b.n_hauls = b.n_moves = b.hauled_bytes = 0;
+    b.unmapped = false;
     weir_status s = WEIR_OK;
     for (size_t i = 0; i < g->n_spans && s == WEIR_OK; i++) {
-        bool staged = g->in_place && !g->in_place[i];
+        bool staged = g->in_place && g->in_place[i] == STAGED;
+        b.unmapped |= g->in_place && g->in_place[i] == IN_PLACE_UNMAPPED;
         s = copy_span(&b, to, &g->spans[i], staged ? staging : NULL, t);
         to += g->spans[i].bytes;
         if (staged) staging += g->spans[i].bytes;

@@ -42,7 +42,7 @@ struct wr_gather {
     const unsigned char *in_place; /* for each span: not staged. NULL: none is staged */
 };
 
-/* Which spans are read in place (in_place[i] = 1), and how many bytes are staged. Not lent: none, and all. */
+/* Which spans are read in place (in_place[i] > 0), and how many bytes are staged. Not lent: none, and all. */
 weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_spans, bool lent,
     unsigned char *in_place, size_t *staged);
 

@@ -2,38 +2,34 @@
 #include "pieces.h"
 #include "transfer.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* What the driver said last of a side: pieces of one allocation cost one question. */
-struct known {
-    struct wr_location at;
-};
-
-static weir_status ask(struct wr_device *d, struct known *k, uint64_t address)
+static weir_status ask(struct wr_device *d, struct wr_location *known, uint64_t address)
 {
-    if (k->at.bytes > 0 && address >= k->at.start && address - k->at.start < k->at.bytes) return WEIR_OK;
-    return d->ops->locate(d, address, &k->at);
+    return wr_location_holds(known, address, 1) ? WEIR_OK : d->ops->locate(d, address, known);
 }
 
-/* Is all of the side memory of one kind, and which? A range of the driver's may end inside it. */
-static weir_status locate_side(struct wr_device *d, struct known *k, uint64_t address, size_t bytes,
-    enum wr_memory_kind *kind, int *ordinal)
+/* Where the side lies: all of it in memory of one kind. A range of the driver's may end inside it. */
+static weir_status locate_side(
+    struct wr_device *d, struct wr_location *known, uint64_t address, size_t bytes, struct wr_location *out)
 {
-    weir_status s = ask(d, k, address);
+    weir_status s = ask(d, known, address);
     if (s != WEIR_OK) return s;
-    struct wr_location first = k->at;
-    uint64_t end = address + bytes, at = address;
-    while (s == WEIR_OK && first.kind != WR_MEMORY_UNKNOWN && end - at > k->at.start + k->at.bytes - at) {
-        at = k->at.start + k->at.bytes;
-        s = ask(d, k, at);
-        if (s == WEIR_OK && (k->at.kind != first.kind || k->at.ordinal != first.ordinal))
+    struct wr_location side = *known;
+    uint64_t end = address + bytes;
+    while (side.kind != WR_MEMORY_UNKNOWN && known->start + known->bytes < end) {
+        /* Where the driver knows no range it vouches for one byte: then the last one is asked for. */
+        uint64_t at = known->bytes > 1 ? known->start + known->bytes : end - 1;
+        s = ask(d, known, at);
+        if (s != WEIR_OK) return s;
+        if (known->kind != side.kind || known->ordinal != side.ordinal)
             return wr_fail(WEIR_INVALID_POINTER, "memory of one kind ends at 0x%llx, inside a piece",
                 (unsigned long long)at);
+        side.mapped &= known->mapped;
     }
-    *kind = first.kind;
-    *ordinal = first.ordinal;
-    return s;
+    *out = side;
+    return WEIR_OK;
 }
 
 static weir_status fail_kind(uint64_t address, enum wr_memory_kind kind, const char *wanted)
@@ -47,18 +43,20 @@ static weir_status fail_kind(uint64_t address, enum wr_memory_kind kind, const c
 }
 
 static weir_status check_device_side(
-    struct wr_transfer *t, struct known *k, uint64_t address, size_t bytes, int *ordinal)
+    struct wr_transfer *t, struct wr_location *known, uint64_t address, size_t bytes, int *ordinal)
 {
-    enum wr_memory_kind kind;
-    weir_status s = locate_side(t->engine->device, k, address, bytes, &kind, ordinal);
-    if (s == WEIR_OK && kind != WR_MEMORY_DEVICE) s = fail_kind(address, kind, "device memory");
+    struct wr_location at;
+    weir_status s = locate_side(t->engine->device, known, address, bytes, &at);
+    if (s == WEIR_OK && at.kind != WR_MEMORY_DEVICE) s = fail_kind(address, at.kind, "device memory");
+    if (s == WEIR_OK) *ordinal = at.ordinal;
     return s;
 }
 
-static weir_status check_own_side(struct wr_transfer *t, struct known *k, uint64_t address, size_t bytes)
+static weir_status check_own_side(
+    struct wr_transfer *t, struct wr_location *known, uint64_t address, size_t bytes)
 {
     int ordinal;
-    weir_status s = check_device_side(t, k, address, bytes, &ordinal);
+    weir_status s = check_device_side(t, known, address, bytes, &ordinal);
     if (s == WEIR_OK && ordinal != t->engine->device->ordinal)
         s = wr_fail(WEIR_INVALID_ARGUMENT, "0x%llx is memory of device %d, the engine is of device %d",
             (unsigned long long)address, ordinal, t->engine->device->ordinal);
@@ -67,15 +65,16 @@ static weir_status check_own_side(struct wr_transfer *t, struct known *k, uint64
 
 /* Pageable memory is what the driver does not know: all of it, or none. */
 static weir_status check_host_side(
-    struct wr_transfer *t, struct known *k, uint64_t address, size_t bytes, bool *pinned)
+    struct wr_transfer *t, struct wr_location *known, uint64_t address, size_t bytes, bool *pinned)
 {
-    enum wr_memory_kind kind;
-    int ordinal;
-    weir_status s = locate_side(t->engine->device, k, address, bytes, &kind, &ordinal);
-    if (s == WEIR_OK && (kind == WR_MEMORY_DEVICE || kind == WR_MEMORY_MANAGED))
-        s = fail_kind(address, kind, "plain host memory");
-    if (s == WEIR_OK) *pinned = kind == WR_MEMORY_PINNED;
-    return s;
+    struct wr_location at;
+    weir_status s = locate_side(t->engine->device, known, address, bytes, &at);
+    if (s == WEIR_OK && (at.kind == WR_MEMORY_DEVICE || at.kind == WR_MEMORY_MANAGED))
+        s = fail_kind(address, at.kind, "plain host memory");
+    if (s != WEIR_OK) return s;
+    *pinned = at.kind == WR_MEMORY_PINNED;
+    t->unmapped |= *pinned && !at.mapped;
+    return WEIR_OK;
 }
 
 /* Sides of different devices must be linked, and one of them the engine's. */
@@ -96,7 +95,7 @@ static weir_status find_link(struct wr_transfer *t, int to, int from)
 /* All pieces of a copy are alike. */
 static weir_status locate_on_device(struct wr_transfer *t)
 {
-    struct known to = {0}, from = {0};
+    struct wr_location to = {0}, from = {0};
     int first_to = -1, first_from = -1;
     weir_status s = WEIR_OK;
     for (size_t i = 0; i < t->n && s == WEIR_OK; i++) {
@@ -132,9 +131,8 @@ static bool is_packed(const struct wr_transfer *t, const struct wr_move *moves, 
 static weir_status locate_with_host(struct wr_transfer *t)
 {
     bool up = t->direction == WEIR_TO_DEVICE;
-    struct known host = {0}, own = {0};
-    struct wr_move *staged = malloc(t->n * sizeof *staged);
-    if (!staged) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory to sort %zu pieces", t->n);
+    struct wr_location host = {0}, own = {0};
+    struct wr_move *staged = t->moves + t->n;
     weir_status s = WEIR_OK;
     size_t n_staged = 0;
     for (size_t i = 0; i < t->n && s == WEIR_OK; i++) {
@@ -151,11 +149,9 @@ static weir_status locate_with_host(struct wr_transfer *t)
     if (s == WEIR_OK && up && n_staged == 0 && is_packed(t, t->moves, t->n_in_place)) {
         t->packed_bytes = t->bytes;
         t->n_in_place = 0;
-        free(staged);
-        return WEIR_OK;
+    } else if (s == WEIR_OK) {
+        memmove(t->moves + t->n_in_place, staged, n_staged * sizeof *staged);
     }
-    if (s == WEIR_OK) memcpy(t->moves + t->n_in_place, staged, n_staged * sizeof *staged);
-    free(staged);
     return s;
 }
 

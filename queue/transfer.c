@@ -130,6 +130,7 @@ static weir_status run(struct wr_transfer *t, weir_ticket *ticket)
     weir_status s = take_route(t, &route);
     if (s != WEIR_OK) return s;
     struct wr_mover mover = wr_engine_mover(e, route.lane);
+    if (t->unmapped || t->link) mover.ways = NULL;
     s = queue_waits(t, route.lane);
     if (s == WEIR_OK) s = wr_move_queue(&mover, kind_of(t), t->moves, t->n_in_place, &tally);
     if (s == WEIR_OK) s = wr_stage_moves(t, &route, &landing, &tally);
@@ -146,7 +147,7 @@ static weir_status run(struct wr_transfer *t, weir_ticket *ticket)
 
 static weir_status make_room(struct wr_transfer *t, size_t n_pieces)
 {
-    t->moves = n_pieces <= WR_TRANSFER_FEW ? t->few_moves : calloc(n_pieces, sizeof *t->moves);
+    t->moves = n_pieces <= WR_TRANSFER_FEW ? t->few_moves : calloc(n_pieces, 2 * sizeof *t->moves);
     t->marks =
         t->options->n_after <= WR_TRANSFER_FEW ? t->few_marks : calloc(t->options->n_after, sizeof *t->marks);
     if (t->moves && t->marks) return WEIR_OK;

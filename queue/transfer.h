@@ -14,14 +14,15 @@ struct wr_transfer {
     weir_engine *engine;
     enum weir_direction direction;
     const weir_copy_options *options;
-    struct wr_move *moves; /* those in place, then those that are staged */
+    struct wr_move *moves; /* those in place, then those that are staged; and as much room again */
     size_t n, n_in_place, bytes, staged_bytes, packed_bytes;
     size_t promised;            /* slabs that it may hold behind `after` */
     const struct wr_link *link; /* ON_DEVICE: to another device */
     bool to_peer;
     struct wr_mark *marks; /* `after`, as far as it has not passed */
     size_t n_marks;
-    struct wr_move few_moves[WR_TRANSFER_FEW];
+    bool unmapped; /* some of its memory is such that no kernel reaches it */
+    struct wr_move few_moves[2 * WR_TRANSFER_FEW];
     struct wr_mark few_marks[WR_TRANSFER_FEW];
 };
 

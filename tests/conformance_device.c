@@ -237,6 +237,7 @@ static void test_registered_memory_is_pinned_until_unregistered(void **state)
     assert_int_equal(locate(dev, memory).kind, WR_MEMORY_UNKNOWN);
     ok(dev->ops->host_register(dev, memory, 65536));
     assert_int_equal(locate(dev, (char *)memory + 65535).kind, WR_MEMORY_PINNED);
+    assert_true(locate(dev, memory).mapped == dev->reads_host);
     assert_int_not_equal(dev->ops->host_register(dev, memory, 65536), WEIR_OK); /* once only */
     ok(dev->ops->host_unregister(dev, memory));
     assert_int_equal(locate(dev, memory).kind, WR_MEMORY_UNKNOWN);

@@ -163,7 +163,7 @@ static void make_every_call(void *memory)
     size_t free_bytes, total;
     uint64_t va;
     wr_memory handle;
-    weir_stream s;
+    weir_stream s, first;
     wr_event e;
     bool flag;
     struct wr_stream_info info;
@@ -181,6 +181,7 @@ static void make_every_call(void *memory)
     CALL(host_register, memory, WR_MIB);
     struct wr_location location;
     CALL(locate, (uintptr_t)memory, &location);
+    CALL(stream_create_first, &first);
     CALL(stream_create, &s);
     CALL(stream_identify, s, &info);
     CALL(event_create, &e);
@@ -196,6 +197,7 @@ static void make_every_call(void *memory)
     CALL(fill, slab.va, 1, 4096, stream);
     CALL(event_destroy, e);
     CALL(stream_destroy, s);
+    CALL(stream_destroy, first);
     CALL(mem_unmap, va, SLAB);
     CALL(mem_release, handle);
     CALL(va_free, va, SLAB);

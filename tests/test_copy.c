@@ -479,6 +479,35 @@ static void test_bad_options_and_tickets_are_refused(void **state)
     assert_null(weir_engine_stream(closed));
 }
 
+/* P05: whoever is in a call comes back, and the engine ends. */
+static void test_P05_a_lost_device_ends_every_call_and_the_engine_closes(void **state)
+{
+    (void)state;
+    struct copy_world c;
+    struct wr_sim_gate *gate;
+    open_copies(&c);
+    weir_dptr block = device_block(&c, 1000);
+    void *from = pinned_pattern(&c, 1000, 18), *to = pageable_pattern(1000, 19);
+    OK(wr_sim_stall(c.w.device, c.w.stream[0], &gate));
+    weir_copy_options o = after(&c.w.stream[0]);
+    weir_ticket up = copy_one(&c, WEIR_TO_DEVICE, piece(block, host_address(from), 1000), &o);
+    weir_ticket down = copy_one(&c, WEIR_TO_HOST, piece(host_address(to), block, 1000), &o);
+    wr_sim_reset_device(c.w.device);
+    weir_piece p = piece(block, host_address(from), 1000);
+    assert_int_equal(weir_copy(c.engine, WEIR_TO_DEVICE, &p, 1, NULL, NULL), WEIR_CONTEXT_LOST);
+    assert_int_equal(weir_copy_wait(c.engine, up, -1), WEIR_CONTEXT_LOST);
+    assert_int_equal(weir_copy_wait(c.engine, down, -1), WEIR_CONTEXT_LOST);
+    assert_int_equal(weir_copy_join(c.engine, up, c.w.stream[1]), WEIR_CONTEXT_LOST);
+    OK(weir_engine_close(c.engine));
+    assert_int_equal(weir_engine_close(c.engine), WEIR_CLOSED);
+    (void)weir_pool_close(c.w.pool);
+    wr_sim_gate_open(gate);
+    wr_sim_drain(c.w.sim);
+    wr_sim_reports_clear(c.w.sim);
+    assert_int_equal(wr_sim_close(c.w.sim), 0);
+    free(to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -499,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_bad_pieces_are_typed_errors_and_copy_nothing),
         cmocka_unit_test(test_empty_pieces_and_columns_of_one_matrix_are_fine),
         cmocka_unit_test(test_bad_options_and_tickets_are_refused),
+        cmocka_unit_test(test_P05_a_lost_device_ends_every_call_and_the_engine_closes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

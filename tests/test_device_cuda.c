@@ -302,6 +302,7 @@ static union {
     X(host_unregister, "cuMemHostUnregister", host_unregister(d, &sink))                                     \
     X(locate, "cuPointerGetAttributes", locate(d, 4096, &sink.location))                                     \
     X(stream_create, "cuStreamCreate", stream_create(d, &sink.stream))                                       \
+    X(stream_create_first, "cuStreamCreateWithPriority", stream_create_first(d, &sink.stream))               \
     X(stream_destroy, "cuStreamDestroy_v2", stream_destroy(d, STREAM))                                       \
     X(stream_wait, "cuStreamWaitEvent", stream_wait(d, STREAM, EVENT))                                       \
     X(stream_sync, "cuStreamSynchronize", stream_sync(d, STREAM))                                            \

@@ -343,6 +343,7 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(locate, f.slab, &place);
     assert_int_equal(place.ordinal, 42);
     FAIL(stream_create, &s);
+    FAIL(stream_create_first, &s);
     FAIL(stream_destroy, s);
     struct wr_device *owner = NULL;
     FAIL(stream_device, s, &owner);
