@@ -76,7 +76,7 @@ static struct wr_lane *find_lane(
     return NULL;
 }
 
-/* LOCK: held. All are blocked, and no more are made: the one blocked the least. */
+/* LOCK: held. All are blocked, and no more are made: the one that the fewest calls use. */
 static struct wr_lane *find_least_used(
     weir_engine *e, struct wr_device *d, enum weir_direction direction, bool urgent)
 {
@@ -152,14 +152,14 @@ weir_status wr_engine_take_lane(weir_engine *e, struct wr_device *d, enum weir_d
     return found ? WEIR_OK : wr_fail(WEIR_DRIVER_ERROR, "an engine has %d lanes at most", WR_LANES_MOST);
 }
 
-uint64_t wr_engine_release_lane(weir_engine *e, struct wr_lane *l, bool gated)
+uint64_t wr_engine_release_lane(weir_engine *e, struct wr_lane *l, bool gated, bool launched)
 {
     uint64_t stamp = wr_fence_stamp(l->copier.fence);
     wr_lock_take(&e->lock);
     l->users--;
     l->gated_users -= gated;
     l->newest = wr_max(l->newest, stamp);
-    if (gated) l->blocked = wr_max(l->blocked, stamp);
+    if (gated || launched) l->blocked = wr_max(l->blocked, stamp);
     wr_lock_give(&e->lock);
     wr_copy_poll(&l->copier, stamp); /* not to know, but so that an event stands behind every copy */
     return stamp;

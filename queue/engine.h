@@ -6,9 +6,10 @@
  *
  * LANES. A lane is a stream of the engine's own. Copies of one lane run one after the other, so a copy that waits
  * for the work named in `after` would hold up those behind it. So a lane on which a copy waits is BLOCKED until
- * that copy has passed, and takes no other; a copy gets a lane that is not, made where there is none. Lanes go by
+ * that copy has passed, and takes no other; a kernel needs room beside what computes, so a launch blocks its lane,
+ * too. A copy gets a lane that is not blocked, made where there is none. Lanes go by
  * device, direction and urgency: copy engines know no priorities, but take turns between streams, chunk by chunk.
- * Beyond LANES_MOST of a kind copies share the oldest blocked lane.
+ * With WR_LANES_OF_A_KIND of them blocked, a copy takes the one that the fewest calls use.
  *
  * SLABS. FREE -> TAKEN (a call's) -> COPYING -> FREE, or -> LANDING -> FREE: the bytes are on their way from the
  * device, and must then be hauled to where they belong. Any call of the engine does that for any other, so no
@@ -37,7 +38,7 @@ struct wr_lane {
     enum weir_direction direction;
     bool urgent;
     unsigned users, gated_users; /* calls that queue on it now; gated: some of them wait for `after` */
-    uint64_t newest, blocked;    /* stamps: of the last copy; of the last that waited for `after` */
+    uint64_t newest, blocked; /* stamps: of the last copy; of the last that waited for `after` or a launch */
 };
 
 /* A copy to pageable memory that is not all there yet. */
@@ -102,7 +103,7 @@ weir_status wr_engine_leave(weir_engine *e, weir_status s);
 weir_status wr_engine_take_lane(weir_engine *e, struct wr_device *d, enum weir_direction direction,
     bool urgent, bool gated, struct wr_lane **out);
 uint64_t wr_engine_release_lane(
-    weir_engine *e, struct wr_lane *lane, bool gated); /* the stamp of all of it */
+    weir_engine *e, struct wr_lane *lane, bool gated, bool launched); /* the stamp of all of it */
 
 struct wr_mover wr_engine_mover(const weir_engine *e, const struct wr_lane *lane);
 void wr_engine_poll_lanes(weir_engine *e);                                    /* LOCK: not held */

@@ -118,7 +118,7 @@ static weir_status try_direct(weir_engine *e, weir_pool *peer, struct wr_device 
     s = open_trial(&t);
     if (s == WEIR_OK) *direct = patterns_agree(&t, lane, &until);
     if (t.there.fence) close_trial(&t, until);
-    (void)wr_engine_release_lane(e, lane, false);
+    (void)wr_engine_release_lane(e, lane, false, false);
     return s;
 }
 

@@ -115,7 +115,7 @@ static weir_status take_route(struct wr_transfer *t, struct wr_route *r)
     weir_status s = wr_engine_take_lane(e, from, WEIR_TO_HOST, urgent, gated, &r->lane);
     if (s != WEIR_OK) return s;
     s = wr_engine_take_lane(e, to, WEIR_TO_DEVICE, urgent, gated, &r->onward);
-    if (s != WEIR_OK) wr_engine_release_lane(e, r->lane, gated);
+    if (s != WEIR_OK) wr_engine_release_lane(e, r->lane, gated, false);
     return s;
 }
 
@@ -134,11 +134,12 @@ static weir_status run(struct wr_transfer *t, weir_ticket *ticket)
     s = queue_waits(t, route.lane);
     if (s == WEIR_OK) s = wr_move_queue(&mover, kind_of(t), t->moves, t->n_in_place, &tally);
     if (s == WEIR_OK) s = wr_stage_moves(t, &route, &landing, &tally);
-    uint64_t stamp = wr_engine_release_lane(e, route.lane, gated);
+    bool launched = tally.gather_bytes > 0;
+    uint64_t stamp = wr_engine_release_lane(e, route.lane, gated, launched);
     struct wr_lane *last = route.lane;
     if (route.onward) {
         last = route.onward;
-        stamp = wr_engine_release_lane(e, last, gated);
+        stamp = wr_engine_release_lane(e, last, gated, launched);
     }
     add_stats(t, &tally);
     *ticket = (weir_ticket){last->number, stamp, landing};

@@ -148,20 +148,29 @@ static void give_back(struct bench *b)
         (void)weir_free(e->pool, b->device, e->home.stream);
 }
 
+/* False: something does not come to its end, and what would be measured next stands behind it. */
+static bool measure_class(struct bench *b, int class)
+{
+    weir_engine *e = b->engine;
+    for (int way = WEIR_WAY_DIRECT; way < WEIR_WAYS; way++) {
+        if (way == WEIR_WAY_GATHER && !e->kernels) continue;
+        e->ways.us[class][way] = time_way(b, (weir_way)way, class_bytes[class]);
+        if (e->ways.us[class][way] == 0) return false;
+    }
+    choose(&e->ways, class);
+    return true;
+}
+
 void wr_ways_measure(weir_engine *e)
 {
     struct bench b = {.engine = e, .lane = e->lanes[0], .room_bytes = 4 * WR_MIB};
-    bool ready = prepare(&b);
+    bool goes_on = prepare(&b);
     for (int class = 0; class < WEIR_SMALL_CLASSES; class ++) {
         e->ways.best[class] = e->kernels ? wr_ways_guess.best[class] : WEIR_WAY_DIRECT;
-        if (!ready) continue;
-        for (int way = WEIR_WAY_DIRECT; way < WEIR_WAYS; way++)
-            if (way != WEIR_WAY_GATHER || e->kernels)
-                e->ways.us[class][way] = time_way(&b, (weir_way)way, class_bytes[class]);
-        if (e->ways.us[class][WEIR_WAY_DIRECT] > 0) choose(&e->ways, class);
+        goes_on = goes_on && measure_class(&b, class);
     }
     give_back(&b);
     wr_lock_take(&e->lock);
-    e->lanes[0]->newest = wr_fence_stamp(e->lanes[0]->copier.fence);
+    e->lanes[0]->newest = e->lanes[0]->blocked = wr_fence_stamp(e->lanes[0]->copier.fence);
     wr_lock_give(&e->lock);
 }

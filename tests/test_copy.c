@@ -151,6 +151,27 @@ static void test_many_small_pieces_are_one_launch(void **state)
     assert_int_equal(launches, 2);
 }
 
+/* A launch may have to wait for room beside a kernel; a plain copy need not. */
+static void test_a_copy_does_not_queue_behind_a_launch(void **state)
+{
+    (void)state;
+    struct copy_world c;
+    static weir_piece pieces[PIECES];
+    open_copies(&c);
+    unsigned char *from = pinned_pattern(&c, PIECES * PIECE, 20);
+    weir_dptr block = device_block(&c, PIECES * (PIECE + GAP)), other = device_block(&c, PIECE);
+    weir_ticket small, plain;
+    list_small(pieces, block, from, true);
+    OK(weir_copy(c.engine, WEIR_TO_DEVICE, pieces, PIECES, NULL, &small));
+    plain = copy_one(&c, WEIR_TO_DEVICE, piece(other, host_address(from), PIECE), NULL);
+    assert_int_not_equal(small.lane, plain.lane);
+    OK(weir_copy_wait(c.engine, small, -1));
+    OK(weir_copy_wait(c.engine, plain, -1));
+    OK(weir_free(c.w.pool, block, c.home));
+    OK(weir_free(c.w.pool, other, c.home));
+    close_copies(&c);
+}
+
 static void test_small_pageable_pieces_are_gathered_from_slabs(void **state)
 {
     (void)state;
@@ -515,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_pageable_bytes_go_up_and_down_through_fewer_slabs_than_they_need),
         cmocka_unit_test(test_rows_keep_to_their_pitches),
         cmocka_unit_test(test_many_small_pieces_are_one_launch),
+        cmocka_unit_test(test_a_copy_does_not_queue_behind_a_launch),
         cmocka_unit_test(test_small_pageable_pieces_are_gathered_from_slabs),
         cmocka_unit_test(test_an_engine_without_kernels_launches_none),
         cmocka_unit_test(test_pieces_that_lie_together_on_the_device_are_packed_where_no_kernel_may_be),
