@@ -94,6 +94,12 @@ weir_status wr_snapshot_take(weir_pool *p, char **out); /* snapshot.c */
 weir_status wr_pool_enter(weir_pool *p);
 void wr_pool_leave(weir_pool *p);
 
+/* After a free or an unhold of a pool that is closing: ends it, if that was the last. */
+void wr_pool_finish_closing(weir_pool *p);
+
+/* `terms` holds the defaults of what the two leave out. */
+weir_status wr_pool_read_reuse(weir_reuse reuse, int64_t deadline_ns, struct wr_terms *terms);
+
 /* Why a pool that is not open turns a call away: CLOSED, AFTER_FORK, CONTEXT_LOST, worded. */
 weir_status wr_pool_refuse(weir_pool *p) __attribute__((cold));
 

@@ -17,7 +17,7 @@ LAYERS = [
     "alloc/size alloc/range alloc/table alloc/index alloc/spans",
     "alloc/captures alloc/fence alloc/pages alloc/segments alloc/import",
     "alloc/stream alloc/pinned",
-    "alloc/pool alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record"
+    "alloc/pool alloc/life alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record"
     " alloc/watch alloc/place",
     "alloc/weir.c",
     "queue/weir_queue.h queue/weir_copy.h queue/line queue/crew queue/move queue/gather queue/pieces queue/slots queue/copy"
