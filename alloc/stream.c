@@ -60,6 +60,7 @@ static weir_status alloc_from_range(
     struct wr_heap *h, struct wr_front *front, uint32_t units, uint32_t *start);
 static weir_status free_used_slow(struct wr_heap *h, enum wr_kind kind, uint32_t id, struct wr_fence *by);
 static weir_status free_to_range(struct wr_heap *h, enum wr_kind kind, uint32_t id);
+static void flush_some(struct wr_heap *h, uint32_t most);
 
 static __attribute__((noinline)) weir_status refuse_slow(void)
 {
@@ -112,11 +113,15 @@ static void ask_for(struct wr_front *front, uint32_t units)
         front->units = units;
 }
 
-/* Before a larger piece is cut the cached blocks join, else what they keep apart is never whole again; but not
- * for a handful: a flush a cut would cost more than all else, and a 128th of what lives is little to lose. */
+/* Before a larger piece is cut cached blocks join, else what they keep apart is never whole again. Not for a
+ * handful: a 128th of what lives is little to lose. And not all at once: the call that cuts would pay for all
+ * that were freed before it. */
 static bool flush_before_cut(struct wr_heap *h)
 {
-    return h->counts.front_units > h->counts.live_units / 128 && wr_stream_flush(h);
+    enum { BLOCKS = 8 };
+    if (h->counts.front_units <= h->counts.live_units / 128) return false;
+    flush_some(h, BLOCKS);
+    return true;
 }
 
 static __attribute__((noinline)) weir_status alloc_from_range(
@@ -396,26 +401,42 @@ void wr_stream_let_go(struct wr_heap *h, struct wr_fence *by, uint64_t stamp)
 
 /* ---- the front cache --------------------------------------------------------------------------------- */
 
-static void flush_front(struct wr_heap *h, struct wr_front *front)
+/* Gives up to `most` blocks to the range; returns how many. */
+static uint32_t flush_front(struct wr_heap *h, struct wr_front *front, uint32_t most)
 {
     struct wr_range *r = &h->range[wr_size_kind(front->units)];
-    while (front->first != 0) {
+    uint32_t n = 0;
+    for (; front->first != 0 && n < most; n++) {
         uint32_t id = front->first;
         front->first = r->nodes[id].bin_next;
+        h->counts.front_units -= front->units;
         wr_index_remove(&h->blocks, r->nodes[id].start);
         wr_range_give(r, id, WR_FAULT(FLUSH_DROPS_STAMP) ? 0 : r->nodes[id].stamp);
+    }
+    return n;
+}
+
+/* Goes on where the last one ended, so that each size has its turn. */
+static void flush_some(struct wr_heap *h, uint32_t most)
+{
+    enum { WORDS = WR_FRONTS / 64 };
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < WORDS && n < most; i++) {
+        uint32_t word = h->flush_word % WORDS;
+        while (h->front_used[word] != 0 && n < most) {
+            uint32_t bit = (uint32_t)__builtin_ctzll(h->front_used[word]);
+            struct wr_front *front = &h->fronts[word * 64 + bit];
+            n += flush_front(h, front, most - n);
+            if (front->first == 0) h->front_used[word] &= ~(UINT64_C(1) << bit);
+        }
+        h->flush_word++;
     }
 }
 
 bool wr_stream_flush(struct wr_heap *h)
 {
     if (h->counts.front_units == 0) return false;
-    for (uint32_t word = 0; word < WR_FRONTS / 64; word++) {
-        for (uint64_t used = h->front_used[word]; used != 0; used &= used - 1)
-            flush_front(h, &h->fronts[word * 64 + (uint32_t)__builtin_ctzll(used)]);
-        h->front_used[word] = 0;
-    }
-    h->counts.front_units = 0;
+    flush_some(h, UINT32_MAX);
     return true;
 }
 

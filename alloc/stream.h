@@ -58,6 +58,7 @@ struct wr_heap {
     struct wr_index blocks; /* start unit -> node of a block that is live or in the front cache */
     struct wr_front fronts[WR_FRONTS];
     uint64_t front_used[WR_FRONTS / 64]; /* bit i: fronts[i] may hold a block */
+    uint32_t flush_word;                 /* where the next flush of a part begins */
     struct wr_range range[WR_KINDS];
     struct wr_block_use *uses;
     uint32_t n_uses, uses_capacity, spare_use;
