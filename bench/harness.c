@@ -260,10 +260,12 @@ static void print_json_text(FILE *f, const char *name, const char *text)
 }
 
 /* The commit that was built: git's answer, else $WEIR_COMMIT (a tree without its history), else "unknown". */
+/* $WEIR_COMMIT names what was built, where that is not what is checked out. */
 static void read_commit(char *out, size_t size)
 {
     const char *given = getenv("WEIR_COMMIT");
     snprintf(out, size, "%s", given && *given ? given : "unknown");
+    if (given && *given) return;
     FILE *f = popen("git rev-parse --short HEAD 2>/dev/null", "r");
     char line[64] = "";
     if (!f) return;
