@@ -9,7 +9,8 @@
 static bool find(const struct wr_index *x, uint32_t key, uint32_t *bucket, uint32_t *at)
 {
     const uint32_t mask = (UINT32_C(1) << x->n_buckets_log2) - 1;
-    for (uint32_t b = wr_index_home(x, key);; b = (b + 1) & mask) {
+    uint32_t b = wr_index_home(x, key);
+    for (uint32_t walked = 0; walked <= mask; walked++, b = (b + 1) & mask) { /* all may be passed by some */
         uint32_t match = wr_bucket_match(&x->buckets[b], key);
         if (match != 0) {
             *bucket = b;
@@ -18,6 +19,7 @@ static bool find(const struct wr_index *x, uint32_t key, uint32_t *bucket, uint3
         }
         if (x->passed[b] == 0) return false;
     }
+    return false;
 }
 
 uint32_t wr_index_get_slow(const struct wr_index *x, uint32_t key)
