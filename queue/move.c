@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * URGENT. The copy engine of a direction takes copies in the order in which they were submitted, whatever their streams and
+ * priorities are: 64 KiB submitted after 1 GiB in chunks, on streams of their own, arrived after 19 ms on an H200, like
+ * on plain streams. Only a kernel gets past: it reads pinned memory over the bus beside the engine.
+ */
 #include "move.h"
 #include "gather.h"
 
@@ -98,9 +103,9 @@ weir_status wr_move_queue(const struct wr_mover *m, enum wr_copy_kind kind, stru
     size_t bytes, first = 0;
     weir_status s = WEIR_OK;
     n = wr_move_join(moves, n);
-    if (m->ways && n >= WR_SMALL_FEW) {
+    if (m->ways && (n >= WR_SMALL_FEW || m->urgent)) {
         size_t n_small = part_small(moves, n, &bytes);
-        if (wr_ways_choose(m->ways, n_small, bytes) == WEIR_WAY_GATHER) {
+        if (m->urgent || wr_ways_choose(m->ways, n_small, bytes) == WEIR_WAY_GATHER) {
             s = wr_gather_queue(m, moves, n_small, t);
             first = n_small;
         }

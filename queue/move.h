@@ -35,6 +35,7 @@ struct wr_mover {
     struct wr_fence *fence; /* the stream's */
     size_t chunk_bytes;
     const struct wr_ways *ways; /* NULL: no kernels */
+    bool urgent;                /* small ones by the kernel, however few: see move.c */
 };
 
 struct wr_move_tally {

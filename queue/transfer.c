@@ -130,6 +130,7 @@ static weir_status run(struct wr_transfer *t, weir_ticket *ticket)
     weir_status s = take_route(t, &route);
     if (s != WEIR_OK) return s;
     struct wr_mover mover = wr_engine_mover(e, route.lane);
+    mover.urgent = t->options->flags & WEIR_COPY_URGENT;
     if (t->unmapped || t->link) mover.ways = NULL;
     s = queue_waits(t, route.lane);
     if (s == WEIR_OK) s = wr_move_queue(&mover, kind_of(t), t->moves, t->n_in_place, &tally);

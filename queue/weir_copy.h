@@ -79,7 +79,9 @@ typedef struct weir_piece {
 } weir_piece;
 
 enum {
-    WEIR_COPY_URGENT = 1 << 0 /* not behind queued copies of the same direction, but for the present chunk */
+    WEIR_COPY_URGENT =
+        1 << 0 /* pieces up to 128 KiB in memory that kernels reach go past queued copies of the same
+                               * direction, by a kernel; others behind what is queued on the copy engine */
 };
 
 typedef struct weir_copy_options {
