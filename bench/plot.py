@@ -105,6 +105,8 @@ LATENCIES = [("alloc.pair_ns", "one thread, a pair"),
 
 
 def time_text(ns):
+    if ns >= 1e6:
+        return f"{ns / 1e6:.3g} ms"
     return f"{ns:.0f} ns" if ns < 1000 else f"{ns / 1000:.3g} us"
 
 
