@@ -183,6 +183,10 @@ def draw_tight(results, path):
     return True
 
 
+def number_text(value):
+    return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
+
+
 def print_table(results):
     """What fast.svg and tight.svg are of, with the targets, as Markdown."""
     runs = [run_of(results, "alloc.pair_vs_bfc"), run_of(results, "memory.min_limit_geomean")]
@@ -192,7 +196,7 @@ def print_table(results):
     print(f"| | target | {' | '.join(subjects)} |\n|{'---|' * (2 + len(subjects))}")
     for figure, unit in dict.fromkeys((r["figure"], r["unit"]) for r in rows):
         values = values_of(rows, figure)
-        cells = [f"{values[s]:.4g}" if s in values else "-" for s in subjects]
+        cells = [number_text(values[s]) if s in values else "-" for s in subjects]
         print(f"| `{figure}`{', ' if unit else ''}{unit} | {targets.get(figure, '-')} | {' | '.join(cells)} |")
 
 
