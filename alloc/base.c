@@ -13,14 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#define WR_SPIN_PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define WR_SPIN_PAUSE() __asm__ volatile("yield")
-#else
-#define WR_SPIN_PAUSE() ((void)0)
-#endif
-
 enum { ERROR_TEXT_BYTES = 512 };
 
 static _Thread_local char error_text[ERROR_TEXT_BYTES];
@@ -117,7 +109,7 @@ void wr_latch_take_slow(struct wr_latch *l)
                 &l->state, &free_state, 1, memory_order_acquire, memory_order_relaxed))
             return;
         for (int i = 0; i < pause; i++)
-            WR_SPIN_PAUSE();
+            wr_pause();
         if (pause < LONGEST_PAUSE) pause *= 2;
     }
     const struct timespec nap = {.tv_nsec = NAP_NS};

@@ -63,6 +63,16 @@ enum wr_rank {
 
 enum { WR_CACHE_LINE = 64 };
 
+/* Between two looks of a thread that spins. */
+static inline void wr_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 struct wr_lock {
     pthread_mutex_t mutex;
     enum wr_rank rank;

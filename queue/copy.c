@@ -110,7 +110,7 @@ static weir_status end_batch(struct batch *b, struct wr_copy_tally *t)
         .chunk_bytes = CHUNK_BYTES,
         .ways = gathers ? &wr_ways_guess : NULL};
     struct wr_move_tally moved = {0};
-    wr_crew_haul(b->hauls, b->n_hauls);
+    wr_crew_haul(b->hauls, b->n_hauls, false);
     weir_status s = wr_move_queue(&mover, WR_COPY_H2D, b->moves, b->n_moves, &moved);
     t->copies += moved.transfers;
     t->bytes += moved.direct_bytes + moved.gather_bytes;

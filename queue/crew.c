@@ -22,17 +22,20 @@
 #endif
 
 enum {
-    SLICE = 512 << 10,
+    SLICE_LEAST = 256 << 10,
+    SLICE_FRESH =
+        2 << 20, /* a huge page: threads that touch one together for the first time wait for each other */
+    SLICES_A_HAND = 2, /* so that nobody waits long for the last one */
     ALONE_MOST = 256 << 10,
     HELPERS_MOST = 7,
     STREAMED_LEAST = 4096,
-    SLICES_AT_ONCE = 4
+    LOOKS = 4000 /* some 50 us: chunks of a copy follow each other, and waking a sleeper costs as much */
 };
 
 struct job {
     struct job *next;
     const struct wr_haul *hauls;
-    size_t n;
+    size_t n, slice_bytes;
     _Atomic size_t taken; /* hauls, each in slices: see work */
     unsigned helpers;     /* in it; guarded by the crew's lock */
 };
@@ -43,6 +46,7 @@ static struct {
     pthread_cond_t work, done;
     struct job *jobs;
     unsigned n_helpers;
+    _Atomic unsigned n_jobs; /* so many are on the list; written under the lock */
     bool started;
 } crew = {
     .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
@@ -91,34 +95,32 @@ static void copy_haul(const struct wr_haul *h)
 
 /* ---- slices ------------------------------------------------------------------------------------------ */
 
-/* A slice is SLICE bytes of a large haul, else the whole haul. */
-static size_t count_slices(const struct wr_haul *h)
+/* A slice is so many bytes of a large haul, else the whole haul. */
+static size_t count_slices(const struct wr_haul *h, size_t slice_bytes)
 {
-    return h->rows == 1 ? (h->bytes + SLICE - 1) / SLICE : 1;
+    return h->rows == 1 ? (h->bytes + slice_bytes - 1) / slice_bytes : 1;
 }
 
-static void copy_slice(const struct wr_haul *h, size_t slice)
+static void copy_slice(const struct wr_haul *h, size_t slice, size_t slice_bytes)
 {
     if (h->rows != 1) {
         copy_haul(h);
         return;
     }
-    size_t at = slice * SLICE;
-    copy_bytes((char *)h->to + at, (const char *)h->from + at, wr_min(SLICE, h->bytes - at));
+    size_t at = slice * slice_bytes;
+    copy_bytes((char *)h->to + at, (const char *)h->from + at, wr_min(slice_bytes, h->bytes - at));
 }
 
-/* Takes slices, a few at a time, until none is left. */
+/* Takes slices until none is left. */
 static void work(struct job *j)
 {
     size_t haul = 0, before = 0; /* slices of the hauls before */
     for (;;) {
-        size_t slice = atomic_fetch_add_explicit(&j->taken, SLICES_AT_ONCE, memory_order_relaxed);
-        for (size_t end = slice + SLICES_AT_ONCE; slice < end; slice++) {
-            while (haul < j->n && slice - before >= count_slices(&j->hauls[haul]))
-                before += count_slices(&j->hauls[haul++]);
-            if (haul == j->n) return;
-            copy_slice(&j->hauls[haul], slice - before);
-        }
+        size_t slice = atomic_fetch_add_explicit(&j->taken, 1, memory_order_relaxed);
+        while (haul < j->n && slice - before >= count_slices(&j->hauls[haul], j->slice_bytes))
+            before += count_slices(&j->hauls[haul++], j->slice_bytes);
+        if (haul == j->n) return;
+        copy_slice(&j->hauls[haul], slice - before, j->slice_bytes);
     }
 }
 
@@ -129,7 +131,16 @@ static void leave_list(struct job *j)
     struct job **link = &crew.jobs;
     while (*link && *link != j)
         link = &(*link)->next;
-    if (*link) *link = j->next;
+    if (!*link) return;
+    *link = j->next;
+    atomic_fetch_sub(&crew.n_jobs, 1);
+}
+
+/* Looks for a job some time without the lock. */
+static void look_out(void)
+{
+    for (int i = 0; i < LOOKS && atomic_load_explicit(&crew.n_jobs, memory_order_relaxed) == 0; i++)
+        wr_pause();
 }
 
 static void *help(void *unused)
@@ -148,6 +159,10 @@ static void *help(void *unused)
         pthread_mutex_lock(&crew.lock);
         leave_list(j); /* no slice is left in it */
         if (--j->helpers == 0) pthread_cond_broadcast(&crew.done);
+        if (crew.jobs) continue;
+        pthread_mutex_unlock(&crew.lock);
+        look_out();
+        pthread_mutex_lock(&crew.lock);
     }
     return NULL;
 }
@@ -182,6 +197,7 @@ static void share(struct job *j)
     while (*link)
         link = &(*link)->next;
     *link = j;
+    atomic_fetch_add(&crew.n_jobs, 1);
     pthread_cond_broadcast(&crew.work);
     pthread_mutex_unlock(&crew.lock);
     work(j);
@@ -192,12 +208,14 @@ static void share(struct job *j)
     pthread_mutex_unlock(&crew.lock);
 }
 
-void wr_crew_haul(const struct wr_haul *hauls, size_t n)
+void wr_crew_haul(const struct wr_haul *hauls, size_t n, bool fresh)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < n && bytes <= ALONE_MOST; i++)
+    for (size_t i = 0; i < n; i++)
         bytes += hauls[i].bytes * hauls[i].rows;
-    struct job j = {.hauls = hauls, .n = n};
+    size_t share_bytes = wr_round_up(bytes / (SLICES_A_HAND * wr_crew_hands()), 4096);
+    struct job j = {
+        .hauls = hauls, .n = n, .slice_bytes = wr_max(share_bytes, fresh ? SLICE_FRESH : SLICE_LEAST)};
     if (bytes <= ALONE_MOST || wr_edges_check() != WEIR_OK)
         work(&j);
     else

@@ -15,8 +15,9 @@ struct wr_haul { /* one copy on the host, or rows of it */
 };
 
 /* Copies all of them; they don't overlap. The calling thread works, too: it would go on without helpers, and
- * waits for none that is not in the middle of a copy. No lock is held. */
-void wr_crew_haul(const struct wr_haul *hauls, size_t n);
+ * waits for none that is not in the middle of a copy. `fresh`: they may be the first to touch what they write. No
+ * lock is held. */
+void wr_crew_haul(const struct wr_haul *hauls, size_t n, bool fresh);
 
 /* Advice for fresh pageable memory that will be written: huge pages, a fault for each 2 MiB. */
 void wr_crew_advise(void *to, size_t bytes);

@@ -202,7 +202,7 @@ bool wr_slabs_land(weir_engine *e)
     if (slab) slab->state = WR_SLAB_TAKEN;
     wr_lock_give(&e->lock);
     if (!slab) return false;
-    wr_crew_haul(slab->hauls, slab->n);
+    wr_crew_haul(slab->hauls, slab->n, true);
     wr_lock_take(&e->lock);
     slab->state = WR_SLAB_FREE;
     struct wr_landing *l = slab->landing;

@@ -39,7 +39,7 @@ static weir_status flush(struct stager *g)
     struct wr_lane *last = g->route->lane;
     struct wr_mover mover = wr_engine_mover(e, last);
     bool up = g->transfer->direction == WEIR_TO_DEVICE;
-    if (up) wr_crew_haul(slab->hauls, slab->n);
+    if (up) wr_crew_haul(slab->hauls, slab->n, false);
     weir_status s = wr_move_queue(&mover, up ? WR_COPY_H2D : WR_COPY_D2H, slab->moves, slab->n, g->tally);
     if (s == WEIR_OK && g->route->onward) {
         s = send_onward(g, (struct wr_mark){mover.fence, wr_fence_stamp(mover.fence)});

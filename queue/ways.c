@@ -75,7 +75,7 @@ static weir_status queue_packed(struct bench *b, const struct wr_mover *m, struc
     for (size_t i = 0; i < n; at += moves[i++].bytes)
         hauls[i] =
             (struct wr_haul){b->packed + at, (const void *)(uintptr_t)moves[i].from, moves[i].bytes, 1, 0, 0};
-    wr_crew_haul(hauls, n);
+    wr_crew_haul(hauls, n, false);
     struct wr_move whole = {b->device, (uintptr_t)b->packed, at, 1, at, at};
     return wr_move_queue(m, WR_COPY_H2D, &whole, 1, &ignored);
 }
