@@ -14,6 +14,11 @@
 #if CUDA_VERSION < 12050
 #error "weir needs the CUDA headers 12.5 or newer: cuCtxRecordEvent"
 #endif
+
+/* Headers of 12.8 name a second version, which differs in its errors alone and is not in older drivers. */
+typedef __typeof__(cuEventElapsedTime) wr_cuda_elapsed;
+#undef cuEventElapsedTime
+extern wr_cuda_elapsed cuEventElapsedTime;
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #error "the names below would get another meaning of the NULL stream than device.h promises"
 #endif
@@ -66,6 +71,7 @@
     X(cuEventDestroy)                                                                                        \
     X(cuEventRecord)                                                                                         \
     X(cuEventQuery)                                                                                          \
+    X(cuEventElapsedTime)                                                                                    \
     X(cuMemcpyHtoDAsync)                                                                                     \
     X(cuMemcpyDtoHAsync)                                                                                     \
     X(cuMemcpyDtoDAsync)                                                                                     \

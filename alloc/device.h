@@ -123,12 +123,16 @@ struct wr_freed {
     X(stream_device, (struct wr_device * d, weir_stream s, struct wr_device * *out))                               \
     X(stream_wait, (struct wr_device * d, weir_stream s, wr_event e)) /* later work of s after e */                \
     X(stream_sync, (struct wr_device * d, weir_stream s))                                                          \
-    /* Events without timing. */                                                                                   \
+    /* Events. */                                                                                                  \
     X(event_create, (struct wr_device * d, wr_event * out))                                                        \
     X(event_destroy, (struct wr_device * d, wr_event e))                                                           \
     X(event_record, (struct wr_device * d, wr_event e, weir_stream s))                                             \
     X(event_record_context, (struct wr_device * d, wr_event e)) /* after all queued in the context now */          \
     X(event_query, (struct wr_device * d, wr_event e, bool *done))                                                 \
+    /* With timing, for measuring: the time from one that has passed to another, both of d. INVALID_ARGUMENT:  \
+     * one has not passed, or has no timing. */   \
+    X(event_create_timed, (struct wr_device * d, wr_event * out))                                                  \
+    X(event_elapsed, (struct wr_device * d, wr_event first, wr_event second, int64_t * ns))                        \
     /* Work. H2D and D2H addresses are host pointers on their host side. A pageable host side may wait for   \
      * the stream: weir itself only copies from and to pinned memory. */     \
     X(copy,                                                                                                        \

@@ -411,12 +411,22 @@ static weir_status stream_sync(struct wr_device *d, weir_stream s)
 
 /* ---- events ------------------------------------------------------------------------------------------ */
 
-static weir_status event_create(struct wr_device *d, wr_event *out)
+static weir_status create_event(struct wr_device *d, unsigned flags, wr_event *out)
 {
     CUevent event;
-    weir_status s = CALL(d, cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
+    weir_status s = CALL(d, cuEventCreate, &event, flags);
     if (s == WEIR_OK) *out = (wr_event)event;
     return s;
+}
+
+static weir_status event_create(struct wr_device *d, wr_event *out)
+{
+    return create_event(d, CU_EVENT_DISABLE_TIMING, out);
+}
+
+static weir_status event_create_timed(struct wr_device *d, wr_event *out)
+{
+    return create_event(d, CU_EVENT_DEFAULT, out);
 }
 
 static weir_status event_destroy(struct wr_device *d, wr_event e)
@@ -458,6 +468,20 @@ static CUresult query_event(CUevent e, bool *done)
 static weir_status event_query(struct wr_device *d, wr_event e, bool *done)
 {
     return IN_CONTEXT(d, "cuEventQuery", query_event((CUevent)e, done));
+}
+
+static CUresult read_elapsed(CUevent first, CUevent second, int64_t *ns)
+{
+    float ms;
+    CUresult r = wr_cuda.cuEventElapsedTime(&ms, first, second);
+    if (r == CUDA_ERROR_NOT_READY) return CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) *ns = (int64_t)((double)ms * 1e6);
+    return r;
+}
+
+static weir_status event_elapsed(struct wr_device *d, wr_event first, wr_event second, int64_t *ns)
+{
+    return IN_CONTEXT(d, "cuEventElapsedTime", read_elapsed((CUevent)first, (CUevent)second, ns));
 }
 
 /* ---- work -------------------------------------------------------------------------------------------- */

@@ -102,6 +102,7 @@ struct sim_mark {
 
 struct sim_event {
     struct sim_device *device;
+    bool timed;
     struct sim_mark *latest; /* NULL: never recorded, which reads as done */
 };
 

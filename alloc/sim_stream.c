@@ -250,18 +250,28 @@ static weir_status find_event(struct wr_sim *w, wr_event handle, const char *op,
     return WEIR_OK;
 }
 
-weir_status wr_sim_op_event_create(struct wr_device *d, wr_event *out)
+static weir_status create_event(struct wr_device *d, const char *op, bool timed, wr_event *out)
 {
-    weir_status s = wr_sim_enter(d, "event_create");
+    weir_status s = wr_sim_enter(d, op);
     if (s != WEIR_OK) return s;
     struct wr_sim *w = sim_device_of(d)->world;
     struct sim_event *e = wr_sim_alloc(NULL, sizeof *e);
-    *e = (struct sim_event){.device = sim_device_of(d)};
+    *e = (struct sim_event){.device = sim_device_of(d), .timed = timed};
     w->events = wr_sim_grow(w->events, w->n_events, &w->events_capacity, sizeof(void *));
     w->events[w->n_events++] = e;
     w->counts.events_created++;
     *out = (wr_event)(uintptr_t)w->n_events;
     return wr_sim_leave(d, WEIR_OK);
+}
+
+weir_status wr_sim_op_event_create(struct wr_device *d, wr_event *out)
+{
+    return create_event(d, "event_create", false, out);
+}
+
+weir_status wr_sim_op_event_create_timed(struct wr_device *d, wr_event *out)
+{
+    return create_event(d, "event_create_timed", true, out);
 }
 
 static void set_latest(struct sim_event *e, struct sim_mark *m)
@@ -344,6 +354,25 @@ weir_status wr_sim_op_event_query(struct wr_device *d, wr_event handle, bool *do
         *done = !e->latest || e->latest->pending == 0;
         if (*done && e->latest) wr_sim_oracle_seen(w, e->latest);
     }
+    return wr_sim_leave(d, s);
+}
+
+static bool has_time(const struct sim_event *e)
+{
+    return e->timed && e->latest && e->latest->pending == 0;
+}
+
+weir_status wr_sim_op_event_elapsed(struct wr_device *d, wr_event first, wr_event second, int64_t *ns)
+{
+    weir_status s = wr_sim_enter(d, "event_elapsed");
+    if (s != WEIR_OK) return s;
+    struct wr_sim *w = sim_device_of(d)->world;
+    struct sim_event *a = NULL, *b = NULL;
+    s = find_event(w, first, "event_elapsed", &a);
+    if (s == WEIR_OK) s = find_event(w, second, "event_elapsed", &b);
+    if (s == WEIR_OK && !(has_time(a) && has_time(b) && a->device == b->device))
+        s = wr_fail(WEIR_INVALID_ARGUMENT, "event_elapsed: an event without a time");
+    if (s == WEIR_OK) *ns = (int64_t)(b->latest->done_ns - a->latest->done_ns);
     return wr_sim_leave(d, s);
 }
 

@@ -122,6 +122,38 @@ static void test_events_order_streams_of_different_devices(void **state)
     ok(peer->ops->stream_destroy(peer, theirs));
 }
 
+static wr_event record_time(weir_stream s)
+{
+    wr_event e;
+    ok(dev->ops->event_create_timed(dev, &e));
+    ok(dev->ops->event_record(dev, e, s));
+    return e;
+}
+
+static void test_the_time_between_events_is_that_of_the_work_between_them(void **state)
+{
+    (void)state;
+    int64_t whole = 0, none = 0, untouched = -7;
+    const int64_t spin_ns = 20 * 1000 * 1000;
+    ok(wr_kernels_spin(dev, stream, 1)); /* loads it */
+    sync_all();
+    wr_event before = record_time(stream);
+    ok(wr_kernels_spin(dev, stream, spin_ns));
+    wr_event after = record_time(stream), later = record_time(stream), plain = record(dev, stream);
+    assert_int_equal(dev->ops->event_elapsed(dev, before, after, &untouched), WEIR_INVALID_ARGUMENT);
+    sync_all();
+    ok(dev->ops->event_elapsed(dev, before, after, &whole));
+    ok(dev->ops->event_elapsed(dev, after, later, &none));
+    assert_in_range(whole, spin_ns * 9 / 10, spin_ns * 2);
+    assert_in_range(none, 0, spin_ns / 10);
+    assert_int_equal(dev->ops->event_elapsed(dev, before, plain, &untouched), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(untouched, -7);
+    drop_event(before);
+    drop_event(after);
+    drop_event(later);
+    drop_event(plain);
+}
+
 static void test_bytes_move_between_devices(void **state)
 {
     (void)state;
@@ -164,7 +196,7 @@ static void make_every_call(void *memory)
     uint64_t va;
     wr_memory handle;
     weir_stream s, first;
-    wr_event e;
+    wr_event e, timed;
     bool flag;
     struct wr_stream_info info;
 #define CALL(name, ...)                                                                                      \
@@ -185,7 +217,9 @@ static void make_every_call(void *memory)
     CALL(stream_create, &s);
     CALL(stream_identify, s, &info);
     CALL(event_create, &e);
+    CALL(event_create_timed, &timed);
     CALL(event_record, e, stream);
+    CALL(event_record, timed, stream);
     struct wr_device *owner;
     CALL(stream_device, s, &owner);
     CALL(stream_wait, s, e);
@@ -196,6 +230,7 @@ static void make_every_call(void *memory)
     if (peer) CALL(peer_access, peer, &flag);
     CALL(fill, slab.va, 1, 4096, stream);
     CALL(event_destroy, e);
+    CALL(event_destroy, timed);
     CALL(stream_destroy, s);
     CALL(stream_destroy, first);
     CALL(mem_unmap, va, SLAB);
@@ -296,6 +331,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_kernels_run_with_the_parameters_of_their_launch),
         cmocka_unit_test(test_work_of_no_bytes_is_fine),
         cmocka_unit_test(test_events_order_streams_of_different_devices),
+        cmocka_unit_test(test_the_time_between_events_is_that_of_the_work_between_them),
         cmocka_unit_test(test_bytes_move_between_devices),
         cmocka_unit_test(test_no_op_but_the_named_ones_waits_for_running_work),
         cmocka_unit_test(test_calls_are_counted_but_for_reading_a_stream),

@@ -282,6 +282,7 @@ static union {
     int fd;
     size_t sizes[2];
     struct wr_location location;
+    int64_t ns;
 } sink;
 
 #define OPS(X)                                                                                               \
@@ -307,6 +308,8 @@ static union {
     X(stream_wait, "cuStreamWaitEvent", stream_wait(d, STREAM, EVENT))                                       \
     X(stream_sync, "cuStreamSynchronize", stream_sync(d, STREAM))                                            \
     X(event_create, "cuEventCreate", event_create(d, &sink.event))                                           \
+    X(event_create_timed, "cuEventCreate", event_create_timed(d, &sink.event))                               \
+    X(event_elapsed, "cuEventElapsedTime", event_elapsed(d, EVENT, EVENT, &sink.ns))                         \
     X(event_destroy, "cuEventDestroy_v2", event_destroy(d, EVENT))                                           \
     X(event_record, "cuEventRecord", event_record(d, EVENT, STREAM))                                         \
     X(record_context, "cuCtxRecordEvent", event_record_context(d, EVENT))                                    \

@@ -355,6 +355,10 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(event_record, e, s);
     FAIL(event_record_context, e);
     FAIL(event_query, e, &flag);
+    FAIL(event_create_timed, &e);
+    int64_t ns = 42;
+    FAIL(event_elapsed, e, e, &ns);
+    assert_int_equal(ns, 42);
     FAIL(copy, WR_COPY_H2D, f.slab, (uintptr_t)f.host, 1, s);
     FAIL(copy_rows, WR_COPY_H2D, &(struct wr_rows){f.slab, (uintptr_t)f.host, 1, 1, 1, 1}, s);
     FAIL(peer_access, f.d, &flag);
