@@ -143,6 +143,13 @@ static weir_status event_destroy(struct wr_device *d, wr_event e)
     return done(d);
 }
 
+static weir_status event_elapsed(struct wr_device *d, wr_event first, wr_event second, int64_t *ns)
+{
+    (void)first, (void)second;
+    *ns = 0;
+    return done(d);
+}
+
 static weir_status event_record(struct wr_device *d, wr_event e, weir_stream s)
 {
     (void)e, (void)s;
@@ -215,6 +222,8 @@ void wr_null_device_init(struct wr_device *d, size_t total_bytes)
         .stream_wait = stream_wait,
         .stream_sync = stream_sync,
         .event_create = event_create,
+        .event_create_timed = event_create,
+        .event_elapsed = event_elapsed,
         .event_destroy = event_destroy,
         .event_record = event_record,
         .event_record_context = event_record_context,

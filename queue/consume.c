@@ -137,6 +137,8 @@ static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, b
     }
     g.hold->reader = reader;
     g.hold->stream = stream;
+    g.hold->span =
+        wr_timeline_begin(q->copier.timeline, WR_SPAN_USE, g.place->ticket, g.place->bytes, stream);
     return WEIR_OK;
 }
 
@@ -144,6 +146,7 @@ static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, b
 static weir_status refuse_late(weir_queue *q, struct grip g)
 {
     wr_lock_give(&q->lock);
+    wr_timeline_forget(q->copier.timeline, g.hold->span);
     wr_heaps_unpin(q->copier.pool, g.hold->reader);
     wr_lock_take(&q->lock);
     put_back(q, g);
@@ -245,6 +248,15 @@ static weir_status mark_readers(weir_queue *q, const struct wr_place *p, const s
     return s;
 }
 
+/* Another thread can't name the per-thread stream that acquired. LOCK: not held. */
+static void end_span(weir_queue *q, const struct wr_hold *h, weir_stream stream)
+{
+    if (stream == STREAM_PER_THREAD && !wr_fence_is_of(&h->reader->fence, stream))
+        wr_timeline_forget(q->copier.timeline, h->span);
+    else
+        wr_timeline_end(q->copier.timeline, h->span, stream);
+}
+
 weir_status wr_consume_release(
     weir_queue *q, struct wr_place *p, struct wr_hold *h, const weir_stream *streams, size_t n_streams)
 {
@@ -255,6 +267,7 @@ weir_status wr_consume_release(
         return s;
     }
     wr_lock_give(&q->lock);
+    end_span(q, h, n_streams ? streams[0] : h->stream);
     wr_heaps_unpin(q->copier.pool, h->reader);
     wr_lock_take(&q->lock);
     q->stats.items_released += !h->peeks;

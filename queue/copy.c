@@ -179,7 +179,9 @@ weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, const
     assert(slot->taken && slot->address);
     char *staged = staging ? (char *)(uintptr_t)staging->address : NULL;
     weir_status s = wait_for_readers(c, slot, t);
+    struct wr_span *span = wr_timeline_begin(c->timeline, WR_SPAN_COPY, g->ticket, g->bytes, c->stream);
     if (s == WEIR_OK) s = copy_spans(c, slot->address, staged, g, t);
+    wr_timeline_end(c->timeline, span, c->stream);
     *done = (struct wr_mark){c->fence, wr_fence_stamp(c->fence)};
     wr_copy_poll(c, done->number); /* not to know, but to keep the ticks few where nobody else has to ask */
     return s;

@@ -10,6 +10,7 @@
 #define WR_COPY_H
 
 #include "slots.h"
+#include "timeline.h"
 #include "weir_queue.h"
 
 enum { WR_COPY_LENT_REMEMBERED = 256 };
@@ -27,6 +28,7 @@ struct wr_copier { /* constant from open to close */
     struct wr_device *device;
     weir_stream stream;
     struct wr_fence *fence;
+    struct wr_timeline *timeline; /* NULL: none */
 };
 
 /* The pool is held by the caller. */
@@ -40,6 +42,7 @@ struct wr_gather {
     const weir_span *spans;
     size_t n_spans;
     const unsigned char *in_place; /* for each span: not staged. NULL: none is staged */
+    uint64_t ticket, bytes;        /* of the item */
 };
 
 /* Which spans are read in place (in_place[i] > 0), and how many bytes are staged. Not lent: none, and all. */

@@ -176,11 +176,13 @@ static weir_status refuse_item(const weir_queue *q, const struct wr_place *p)
 }
 
 /* COPYING becomes READY, or the item is dropped. LOCK: held, given up meanwhile. */
-static weir_status fill(weir_queue *q, struct wr_place *p, const struct wr_gather *g, struct wr_mark *mark)
+static weir_status fill(weir_queue *q, struct wr_place *p, struct wr_gather g, struct wr_mark *mark)
 {
     struct wr_copy_tally t = {0};
+    g.ticket = p->ticket;
+    g.bytes = p->bytes;
     wr_lock_give(&q->lock);
-    weir_status s = wr_copy_start(&q->copier, p->slot, p->staging, g, mark, &t);
+    weir_status s = wr_copy_start(&q->copier, p->slot, p->staging, &g, mark, &t);
     wr_lock_take(&q->lock);
     q->newest_copy = wr_max(q->newest_copy, mark->number);
     q->stats.copies += t.copies;
@@ -243,7 +245,7 @@ static weir_status commit(weir_queue *q, struct wr_place *p)
     p->state = WR_PLACE_COPYING;
     weir_span whole = {(void *)(uintptr_t)p->staging->address, p->bytes};
     struct wr_mark mark;
-    return fill(q, p, &(struct wr_gather){.spans = &whole, .n_spans = 1}, &mark);
+    return fill(q, p, (struct wr_gather){.spans = &whole, .n_spans = 1}, &mark);
 }
 
 weir_status weir_queue_commit(weir_queue *q, weir_item *item)
@@ -299,7 +301,7 @@ static weir_status push(weir_queue *q, const struct need *need, const struct wr_
     uint64_t number = p->ticket;
     struct wr_mark mark;
     p->state = WR_PLACE_COPYING;
-    s = fill(q, p, g, &mark);
+    s = fill(q, p, *g, &mark);
     if (need->staged < need->bytes) wr_copy_lend(&q->lent, number, mark.number);
     if (s != WEIR_OK) return s;
     if (flags & WEIR_PUSH_BORROW) q->stats.staged_pageable_bytes += need->staged;

@@ -231,12 +231,16 @@ static void unmake_slots(weir_queue *q)
     q->holds = NULL;
 }
 
-static weir_status attach(weir_queue *q, weir_pool *pool)
+static weir_status attach(weir_queue *q, weir_pool *pool, const char *timeline)
 {
     weir_status s = wr_pool_hold(pool);
     if (s != WEIR_OK) return s;
     q->device = wr_pool_device(pool);
     s = wr_copy_open(&q->copier, pool);
+    if (s == WEIR_OK) {
+        s = wr_timeline_open(q->device, q->copier.stream, timeline, &q->copier.timeline);
+        if (s != WEIR_OK) wr_copy_close(&q->copier);
+    }
     if (s != WEIR_OK) wr_pool_unhold(pool);
     q->slots.pool = q->pinned.pool = pool;
     q->slots.stream = q->pinned.stream = q->copier.stream;
@@ -278,7 +282,7 @@ weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, 
     weir_queue *q = calloc(1, sizeof *q);
     if (!q) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a queue");
     s = make_slots(q, &o);
-    if (s == WEIR_OK) s = attach(q, pool);
+    if (s == WEIR_OK) s = attach(q, pool, o.timeline);
     if (s != WEIR_OK) {
         unmake_slots(q);
         free(q);
@@ -326,6 +330,7 @@ static void tear_down(weir_queue *q)
     for (unsigned i = 0; i < q->pinned.n; i++)
         wr_slots_drop(&q->pinned, &q->pinned.at[i]);
     wr_bell_close_all(q);
+    wr_timeline_close(q->copier.timeline);
     wr_copy_close(&q->copier);
     unmake_slots(q);
     wr_pool_unhold(q->copier.pool);

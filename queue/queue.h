@@ -46,6 +46,7 @@ struct wr_hold {
     bool peeks;
     weir_stream stream;     /* given to acquire */
     struct wr_heap *reader; /* that stream's heap, pinned: its fence stays that stream's */
+    struct wr_span *span;   /* of the timeline: since acquire */
 };
 
 struct wr_place {

@@ -78,6 +78,11 @@ typedef struct weir_queue_options {
     /* Watermarks of WEIR_POLL_ROOM, in items reserved and not over: full at high_items (0: items), and room
      * again below low_items (0: high_items). */
     unsigned low_items, high_items;
+    /* A file for a timeline: when each item was copied, and when it was in use, by the device's own clock, as
+     * trace-event JSON for Perfetto or chrome://tracing. Two events more for each. Written by destroy, with what
+     * the device has passed by then: see wait_idle. NULL: $WEIR_TIMELINE, .2, .3 and so on behind it for the
+     * further queues of a process; without that there is none. */
+    const char *timeline;
 } weir_queue_options;
 
 /* Opens a queue that fills memory of `pool`, which must stay open. Slots and staging are allocated on first
