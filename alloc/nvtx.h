@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * NVTX ranges, domain "weir", around what is slow, for Nsight and the like: "grow", "stitch", "trim", "evict", "device
- * wait", "host wait", with the bytes that are wanted. A range is an attempt: it may have found nothing. See nvtx.c.
+ * wait", "host wait", with the bytes that are wanted. A range is an attempt: it may have found nothing. Of a queue:
+ * "reserve", "push", "acquire", which may wait for somebody; in them "stage", copying on the host, and "device slot",
+ * "pinned slot", allocating. See nvtx.c.
  */
 #ifndef WR_NVTX_H
 #define WR_NVTX_H

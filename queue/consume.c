@@ -3,6 +3,7 @@
  * The consumers' side: acquire and its kind, use, release. See queue.h.
  */
 #include "queue.h"
+#include "nvtx.h"
 
 #define STREAM_PER_THREAD ((weir_stream)2) /* CU_STREAM_PER_THREAD: another stream in each thread */
 
@@ -192,6 +193,7 @@ weir_status wr_consume_acquire(
 weir_status weir_queue_acquire(weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item)
 {
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    WR_NVTX_RANGE("acquire", 0);
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     if (q->sharing == WEIR_CONSUMERS_SHARED || q->sharing == WEIR_CONSUMERS_BROADCAST)

@@ -4,6 +4,7 @@
  * somebody else finds out and says by leave.
  */
 #include "queue.h"
+#include "nvtx.h"
 
 /* A consumer's handle: queue, generation, number. */
 static weir_consumer handle_of(const weir_queue *q, unsigned number)
@@ -57,6 +58,7 @@ weir_status weir_queue_acquire_as(
     weir_queue *q, weir_consumer consumer, weir_stream stream, int64_t timeout_ns, weir_item *item)
 {
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    WR_NVTX_RANGE("acquire", 0);
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     struct wr_want want = {.consumer = wr_consumers_find(q, consumer)};

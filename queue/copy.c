@@ -2,6 +2,7 @@
 #include "copy.h"
 #include "crew.h"
 #include "move.h"
+#include "nvtx.h"
 
 /* A batch is a launch of the gather kernel at most, and 128 KiB of stack. Fewer small spans than GATHER_LEAST are
  * copied one by one: a kernel needs room beside those that compute, which copy engines don't. */
@@ -97,12 +98,20 @@ struct batch {
     struct wr_move moves[BATCH_PARTS]; /* from there, or in place */
 };
 
+static void stage(const struct batch *b)
+{
+    if (b->n_hauls == 0) return;
+    WR_NVTX_RANGE("stage", b->hauled_bytes);
+    wr_crew_haul(b->hauls, b->n_hauls, false);
+}
+
 /* Stages what must be, by several threads where it is much, and queues the copies: they travel while the next batch
  * is staged. */
 static weir_status end_batch(struct batch *b, struct wr_copy_tally *t)
 {
     struct wr_copier *c = b->copier;
-    bool gathers = b->n_moves >= GATHER_LEAST && c->device->reads_host && !b->unmapped;
+    bool many = b->n_moves >= GATHER_LEAST;
+    bool gathers = many && c->device->reads_host && !b->unmapped;
     struct wr_mover mover = {.pool = c->pool,
         .device = c->device,
         .stream = c->stream,
@@ -110,10 +119,13 @@ static weir_status end_batch(struct batch *b, struct wr_copy_tally *t)
         .chunk_bytes = CHUNK_BYTES,
         .ways = gathers ? &wr_ways_guess : NULL};
     struct wr_move_tally moved = {0};
-    wr_crew_haul(b->hauls, b->n_hauls, false);
+    stage(b);
     weir_status s = wr_move_queue(&mover, WR_COPY_H2D, b->moves, b->n_moves, &moved);
     t->copies += moved.transfers;
     t->bytes += moved.direct_bytes + moved.gather_bytes;
+    t->gathers += moved.gathers;
+    t->gathered_bytes += moved.gather_bytes;
+    t->fallbacks += many && !gathers;
     b->n_hauls = b->n_moves = b->hauled_bytes = 0;
     b->unmapped = false;
     return s;

@@ -51,6 +51,7 @@ weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_s
 
 struct wr_copy_tally {
     uint64_t copies, bytes, reader_waits;
+    uint64_t gathers, gathered_bytes, fallbacks; /* as in weir_queue_stats */
 };
 
 /* Fills the slot, after its marks have passed. *done is the mark of all that was queued, after an error too.

@@ -170,6 +170,7 @@ weir_status wr_gather_queue(
         size_t first = at.move;
         s = queue_table(m, moves, n, count_entries(moves + first, n - first), &at);
         t->transfers += s == WEIR_OK;
+        t->gathers += s == WEIR_OK;
     }
     for (size_t i = 0; i < n && s == WEIR_OK; i++)
         t->gather_bytes += moves[i].bytes;

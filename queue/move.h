@@ -40,6 +40,7 @@ struct wr_mover {
 
 struct wr_move_tally {
     uint64_t transfers, direct_bytes, gather_bytes;
+    uint64_t gathers; /* of the transfers: launches */
 };
 
 /* Joins neighbours, in place; rows without a gap become one. Returns how many are left: empty ones go. */

@@ -3,10 +3,11 @@
  * The producers' side: credits, reserve, commit, abort, push. See queue.h.
  */
 #include "queue.h"
+#include "nvtx.h"
 
 #include <stdlib.h>
 
-enum { SPANS_FEW = 64 };
+enum { SPANS_FEW = 4096 }; /* a byte each, on the stack */
 
 /* ---- giving back (under the lock) -------------------------------------------------------------------- */
 
@@ -188,6 +189,9 @@ static weir_status fill(weir_queue *q, struct wr_place *p, struct wr_gather g, s
     q->stats.copies += t.copies;
     q->stats.bytes_copied += t.bytes;
     q->stats.stream_waits_slot += t.reader_waits;
+    q->stats.gathers += t.gathers;
+    q->stats.gathered_bytes += t.gathered_bytes;
+    q->stats.gather_fallbacks += t.fallbacks;
     if (p->staging) {
         weir_status added = wr_slots_add_mark(p->staging, *mark);
         assert(added == WEIR_OK); /* its marks are all of one stream */
@@ -216,6 +220,7 @@ weir_status weir_queue_reserve_key(
     weir_queue *q, int64_t key, size_t bytes, int64_t timeout_ns, weir_item *item)
 {
     if (!item || bytes == 0) return wr_fail(WEIR_INVALID_ARGUMENT, "no item to fill, or an item of 0 bytes");
+    WR_NVTX_RANGE("reserve", bytes);
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     struct wr_place *p;
@@ -324,6 +329,7 @@ weir_status wr_produce_push(weir_queue *q, int64_t key, const weir_span *spans, 
         return wr_fail(WEIR_INVALID_ARGUMENT, "no spans, or unknown flags %#x", flags);
     struct need need = {.key = key, .new_key = flags & WEIR_PUSH_NEW_KEY};
     weir_status s = sum_spans(spans, n_spans, &need.bytes);
+    WR_NVTX_RANGE("push", need.bytes);
     if (s == WEIR_OK) s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     wr_lock_give(&q->lock);
@@ -331,6 +337,7 @@ weir_status wr_produce_push(weir_queue *q, int64_t key, const weir_span *spans, 
     s = in_place ? wr_copy_sort(&q->copier, spans, n_spans, flags & WEIR_PUSH_BORROW, in_place, &need.staged)
                  : wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a push of %zu spans", n_spans);
     wr_lock_take(&q->lock);
+    q->stats.host_allocations += in_place != few;
     struct wr_gather g = {.spans = spans, .n_spans = n_spans, .in_place = in_place};
     if (s == WEIR_OK) s = push(q, &need, &g, flags, timeout_ns, ticket);
     s = wr_queue_leave(q, s);

@@ -143,6 +143,18 @@ weir_status wr_queue_doze(weir_queue *q, struct wr_waiter *w, enum wr_cause caus
     return wr_line_doze(w, q->device, &q->lock, cause, polls);
 }
 
+static void add_cause(weir_queue_stats *s, enum wr_cause cause, uint64_t waited)
+{
+    s->wait_slot_ns += cause == WR_CAUSE_SLOT ? waited : 0;
+    s->wait_pinned_ns += cause == WR_CAUSE_PINNED ? waited : 0;
+    s->wait_turn_ns += cause == WR_CAUSE_TURN ? waited : 0;
+    s->waits_turn += cause == WR_CAUSE_TURN;
+    s->waits_borrowed += cause == WR_CAUSE_COPY;
+    s->wait_borrowed_ns += cause == WR_CAUSE_COPY ? waited : 0;
+    s->waits_idle += cause == WR_CAUSE_IDLE;
+    s->wait_idle_ns += cause == WR_CAUSE_IDLE ? waited : 0;
+}
+
 void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waiter *w)
 {
     uint64_t waited = q->device->ops->now_ns(q->device) - w->since;
@@ -153,6 +165,7 @@ void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waite
     q->stats.consumer_waits_item += item;
     if (slot || pinned) q->stats.producer_wait_ns += waited;
     if (item) q->stats.consumer_wait_ns += waited;
+    add_cause(&q->stats, w->cause, waited);
     wr_line_leave(line, w);
 }
 
@@ -244,6 +257,7 @@ static weir_status attach(weir_queue *q, weir_pool *pool, const char *timeline)
     if (s != WEIR_OK) wr_pool_unhold(pool);
     q->slots.pool = q->pinned.pool = pool;
     q->slots.stream = q->pinned.stream = q->copier.stream;
+    q->opened_ns = q->device->ops->now_ns(q->device);
     return s;
 }
 

@@ -74,13 +74,14 @@ struct weir_queue {
     struct wr_lock lock; /* guards all below but the constants */
     struct weir_queue *next_shell;
 
-    struct wr_copier copier; /* constant from open to the end, like those up to `high` */
+    struct wr_copier copier; /* constant from open to the end, like those up to `opened_ns` */
     struct wr_device *device;
     size_t item_bytes;
     uint32_t serial; /* in handles, so that another queue's are known for strangers */
     weir_order kind;
     weir_consumers sharing;
     unsigned low, high;
+    uint64_t opened_ns;
 
     unsigned inside; /* calls */
     bool closed, destroyed, poisoned;

@@ -22,6 +22,20 @@ static void add_items(const weir_queue *q, weir_queue_stats *out)
     out->consumers = (uint64_t)__builtin_popcountll(q->joined);
 }
 
+static void add_rates(const weir_queue *q, uint64_t now, weir_queue_stats *out)
+{
+    out->age_ns = now - q->opened_ns;
+    if (out->age_ns == 0) return;
+    out->items_per_s = (double)out->items_pushed * 1e9 / (double)out->age_ns;
+    out->bytes_per_s = (double)out->bytes_copied * 1e9 / (double)out->age_ns;
+}
+
+static void add_allocations(weir_queue *q, weir_queue_stats *out)
+{
+    out->slot_allocations = atomic_load(&q->slots.n_allocated) + atomic_load(&q->pinned.n_allocated);
+    out->host_allocations += wr_slots_grown(&q->slots) + wr_slots_grown(&q->pinned);
+}
+
 weir_status weir_queue_get_stats(weir_queue *q, weir_queue_stats *out)
 {
     if (!out || out->struct_size < sizeof out->struct_size)
@@ -40,6 +54,8 @@ weir_status weir_queue_get_stats(weir_queue *q, weir_queue_stats *out)
     add_waiting(q->producers, now_ns, &now);
     add_waiting(q->consumers, now_ns, &now);
     add_items(q, &now);
+    add_allocations(q, &now);
+    add_rates(q, now_ns, &now);
     memcpy(out, &now, wr_min(out->struct_size, sizeof now));
     return wr_queue_leave(q, WEIR_OK);
 }

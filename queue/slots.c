@@ -4,6 +4,7 @@
  * a device slot and a pinned one, and take both or neither.
  */
 #include "slots.h"
+#include "nvtx.h"
 
 #include <stdlib.h>
 
@@ -158,6 +159,15 @@ weir_status wr_slots_add_mark(struct wr_slot *slot, struct wr_mark m)
     return WEIR_OK;
 }
 
+uint64_t wr_slots_grown(const struct wr_slots *s)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < s->n; i++)
+        for (unsigned capacity = s->at[i].marks_capacity; capacity > FIRST_MARKS; capacity /= 2)
+            n++;
+    return n;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
 /* Should the pool find no room to note a mark, the block stays with nobody: lost, but never reused under its
@@ -202,6 +212,8 @@ void wr_slots_drop(struct wr_slots *s, struct wr_slot *slot)
 
 static weir_status allocate(struct wr_slots *s, size_t bytes, uint64_t *out)
 {
+    WR_NVTX_RANGE(s->kind == WR_SLOTS_DEVICE ? "device slot" : "pinned slot", bytes);
+    atomic_fetch_add(&s->n_allocated, 1);
     if (s->kind == WR_SLOTS_DEVICE) return weir_alloc(s->pool, bytes, s->stream, out);
     void *host;
     weir_status status = weir_host_alloc(s->pool, bytes, &host);

@@ -44,6 +44,7 @@ struct wr_slots {
     size_t item_bytes, unit; /* unit 0: sized by item */
     size_t limit, used, peak;
     uint64_t n_given;
+    _Atomic uint64_t n_allocated; /* times that memory was asked for */
     weir_pool *pool;
     weir_stream stream; /* the copy stream: home of the memory */
 };
@@ -78,6 +79,7 @@ weir_status wr_slots_add_mark(struct wr_slot *slot, struct wr_mark m);
 struct wr_fence *wr_slots_pending(const struct wr_slot *slot);
 
 unsigned wr_slots_in_use(const struct wr_slots *s); /* not EMPTY */
+uint64_t wr_slots_grown(const struct wr_slots *s);  /* times that a list of marks grew */
 
 /* ---- by the taker, off the lock ---------------------------------------------------------------------- */
 

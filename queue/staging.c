@@ -3,6 +3,7 @@
  * The words of a staging area, over the queue: see the table in weir_queue.h.
  */
 #include "queue.h"
+#include "nvtx.h"
 
 weir_status weir_queue_put(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans, unsigned flags,
     int64_t timeout_ns, uint64_t *ticket)
@@ -14,6 +15,7 @@ weir_status weir_queue_get(
     weir_queue *q, int64_t key, weir_stream stream, int64_t timeout_ns, weir_item *item)
 {
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    WR_NVTX_RANGE("acquire", 0);
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     struct wr_want want = {.by_key = true, .which = key};
@@ -39,6 +41,7 @@ weir_status weir_queue_peek(
     weir_queue *q, int64_t which, weir_stream stream, int64_t timeout_ns, weir_item *item)
 {
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    WR_NVTX_RANGE("acquire", 0);
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     struct wr_want want = {.peeks = true, .by_key = q->kind == WEIR_ORDER_KEYED, .which = which};

@@ -267,6 +267,22 @@ typedef struct weir_queue_stats {
     uint64_t items_cancelled, items_replaced;            /* replaced: unread, by a newer one (LATEST) */
     uint64_t items_filling, items_ready;                 /* reserved; committed and not delivered to all */
     uint64_t consumers;                                  /* registered */
+    /* More of the waits. By turn: for the release of the item before, of consumer_waits_item. Calls that are back
+     * from weir_queue_borrowed and weir_queue_wait_idle, and blocked. */
+    uint64_t wait_slot_ns, wait_pinned_ns; /* of producer_wait_ns */
+    uint64_t waits_turn, wait_turn_ns;
+    uint64_t waits_borrowed, wait_borrowed_ns;
+    uint64_t waits_idle, wait_idle_ns;
+    /* Many small spans together. */
+    uint64_t gathers, gathered_bytes; /* launches of the gather kernel, of `copies`, and their bytes */
+    uint64_t
+        gather_fallbacks; /* batches that a kernel might have moved, had it reached them: copied one by one */
+    /* Memory asked for since open. None once every slot has had its largest item and all its readers. */
+    uint64_t slot_allocations; /* of the pool: device and pinned */
+    uint64_t host_allocations; /* of the C library */
+    uint64_t age_ns;           /* since open */
+    double items_per_s,
+        bytes_per_s; /* pushed, copied, over all that time; of less, by the difference of two stats */
 } weir_queue_stats;
 
 /* Errors: INVALID_ARGUMENT, CLOSED (destroyed). */

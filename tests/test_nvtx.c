@@ -6,6 +6,7 @@
  */
 #include "nvtx.h"
 #include "pool_world.h"
+#include "weir_queue.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -86,11 +87,47 @@ static void test_eviction_and_waits_are_ranges(void **state)
     wr_world_close(&w);
 }
 
+static void test_a_queues_calls_are_ranges_and_what_is_slow_in_them(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    weir_queue *q;
+    weir_item item;
+    char batch[4096] = {0};
+    uint64_t bytes = 0;
+    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = sizeof batch};
+    wr_world_open(&w, &(struct wr_world_options){0});
+    weir_stream a = wr_world_stream(&w);
+    assert_int_equal(weir_queue_open(w.pool, &o, &q), WEIR_OK);
+    for (int i = 0; i < 10; i++) {
+        weir_span span = {batch, sizeof batch};
+        assert_int_equal(weir_queue_push(q, &span, 1, WEIR_PUSH_COPY, -1, NULL), WEIR_OK);
+        assert_int_equal(weir_queue_acquire(q, a, -1, &item), WEIR_OK);
+        assert_int_equal(weir_queue_release(q, &item, NULL, 0), WEIR_OK);
+        wr_sim_drain(w.sim);
+    }
+    assert_int_equal(weir_queue_reserve(q, 100, -1, &item), WEIR_OK);
+    assert_int_equal(weir_queue_abort(q, &item), WEIR_OK);
+    assert_int_equal(count("push", &bytes), 10);
+    assert_int_equal(bytes, sizeof batch);
+    assert_int_equal(count("stage", &bytes), 10);
+    assert_int_equal(bytes, sizeof batch);
+    assert_int_equal(count_of("acquire"), 10);
+    assert_int_equal(count("reserve", &bytes), 1);
+    assert_int_equal(bytes, 100);
+    assert_in_range(count_of("device slot"), 1, 2); /* warm after that */
+    assert_in_range(count_of("pinned slot"), 1, 2);
+    assert_int_equal(*depth, 0);
+    assert_int_equal(weir_queue_destroy(q), WEIR_OK);
+    wr_world_close(&w);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_growth_and_trim_are_ranges_and_warm_calls_are_not),
         cmocka_unit_test(test_eviction_and_waits_are_ranges),
+        cmocka_unit_test(test_a_queues_calls_are_ranges_and_what_is_slow_in_them),
     };
     void *listener = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
     if (listener == NULL) {
