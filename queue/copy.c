@@ -168,7 +168,8 @@ static weir_status copy_spans(
         b.unmapped |= g->in_place && g->in_place[i] == IN_PLACE_UNMAPPED;
         s = copy_span(&b, to, &g->spans[i], staged ? staging : NULL, t);
         to += g->spans[i].bytes;
-        if (staged) staging += g->spans[i].bytes;
+        if (staged && g->spans[i].bytes > 0)
+            staging += g->spans[i].bytes; /* of empty spans alone it is NULL */
     }
     return s == WEIR_OK ? end_batch(&b, t) : s;
 }
