@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- profiles ---------------------------------------------------------------------------------------- */
 
@@ -252,6 +253,21 @@ static void queue_launch(struct sim_stream *s, const struct wr_kernel *k, const 
     wr_sim_engine_queue(op);
 }
 
+/* LOCK: w->mutex is held all the while: nobody else calls anything. */
+static void load_kernel(struct wr_sim *w, const struct wr_kernel *k)
+{
+    uint64_t ns = w->options.lazy_load_ns;
+    for (size_t i = 0; i < w->n_loaded; i++)
+        if (w->loaded[i] == k) return;
+    w->loaded = wr_sim_grow(w->loaded, w->n_loaded, &w->loaded_capacity, sizeof k);
+    w->loaded[w->n_loaded++] = k;
+    const struct timespec pause = {(time_t)(ns / WR_NS_PER_SEC), (long)(ns % WR_NS_PER_SEC)};
+    if (w->options.wall_clock)
+        nanosleep(&pause, NULL);
+    else
+        wr_sim_engine_advance(w, ns);
+}
+
 weir_status wr_sim_op_launch(
     struct wr_device *d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream stream)
 {
@@ -262,6 +278,7 @@ weir_status wr_sim_op_launch(
     if (status == WEIR_OK &&
         (l->blocks == 0 || l->threads == 0 || k->n_params > WR_ARRAY_LEN(k->param_bytes)))
         status = wr_fail(WEIR_INVALID_ARGUMENT, "launch: an empty grid, or too many parameters");
+    if (status == WEIR_OK && s->device->world->options.lazy_load_ns) load_kernel(s->device->world, k);
     if (status == WEIR_OK) queue_launch(s, k, l);
     return wr_sim_leave(d, status);
 }
@@ -358,6 +375,7 @@ static void free_world(struct wr_sim *w)
     wr_sim_memory_end(w);
     wr_sim_oracle_end(w);
     free(w->running);
+    free(w->loaded);
     free(w->sleepers);
     for (size_t i = 0; i < w->n_devices; i++)
         free(w->devices[i]);

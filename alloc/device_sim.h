@@ -54,6 +54,8 @@ struct wr_sim_options {
     /* Two kinds of machines where devices can't copy to each other: those that say so, and those whose copies
      * arrive with wrong bytes. */
     bool no_peer_access, peers_garble;
+    /* Each kernel's first launch holds the driver's lock for so long, as where kernels are loaded lazily. */
+    uint64_t lazy_load_ns;
 };
 
 weir_status wr_sim_open(const struct wr_sim_options *o, struct wr_sim **out);

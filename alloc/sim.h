@@ -225,6 +225,8 @@ struct wr_sim {
     size_t n_sleepers, sleepers_capacity;
     uint64_t round;
     struct wr_sim_counts counts;
+    const struct wr_kernel **loaded;
+    size_t n_loaded, loaded_capacity;
     uint64_t last_capture;
     uint64_t calls, fail_at;
     weir_status fail_status;

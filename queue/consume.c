@@ -159,8 +159,12 @@ static weir_status deliver(weir_queue *q, struct grip g, const struct wr_want *w
 {
     bool waits = false;
     wr_lock_give(&q->lock);
+    uint64_t start = q->device->ops->now_ns(q->device);
     weir_status s = join_copy(q, g, stream, &waits);
+    uint64_t took = q->device->ops->now_ns(q->device) - start;
     wr_lock_take(&q->lock);
+    wr_diagnose_call(q, took);
+    if (s == WEIR_OK) wr_diagnose_reader(q, stream);
     if (s == WEIR_OK && has_left(q, want))
         s = refuse_late(q, g);
     else if (s != WEIR_OK)
@@ -217,6 +221,7 @@ weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream str
     s = wr_pool_mark(q->copier.pool, stream, &mark);
     wr_lock_take(&q->lock);
     if (s != WEIR_OK) return wr_queue_leave(q, s);
+    wr_diagnose_reader(q, stream);
     if (find_held(q, item, &g))
         s = wr_slots_add_mark(g.place->slot, mark);
     else
@@ -263,7 +268,9 @@ weir_status wr_consume_release(
     weir_queue *q, struct wr_place *p, struct wr_hold *h, const weir_stream *streams, size_t n_streams)
 {
     h->state = WR_HOLD_BUSY;
+    uint64_t start = q->device->ops->now_ns(q->device);
     weir_status s = mark_readers(q, p, h, streams, n_streams);
+    if (q->stats.items_released > 0) wr_diagnose_call(q, q->device->ops->now_ns(q->device) - start);
     if (s != WEIR_OK) {
         h->state = WR_HOLD_HELD;
         return s;

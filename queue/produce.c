@@ -180,11 +180,17 @@ static weir_status refuse_item(const weir_queue *q, const struct wr_place *p)
 static weir_status fill(weir_queue *q, struct wr_place *p, struct wr_gather g, struct wr_mark *mark)
 {
     struct wr_copy_tally t = {0};
+    bool hauls = g.in_place && p->staging, first_gather = q->stats.gathers == 0;
     g.ticket = p->ticket;
     g.bytes = p->bytes;
+    wr_diagnose_item(q, p);
     wr_lock_give(&q->lock);
+    uint64_t start = q->device->ops->now_ns(q->device);
     weir_status s = wr_copy_start(&q->copier, p->slot, p->staging, &g, mark, &t);
+    uint64_t took = q->device->ops->now_ns(q->device) - start;
     wr_lock_take(&q->lock);
+    /* Hauls are the host's work; the first gather loads our own kernel. */
+    if (!hauls && !(first_gather && t.gathers)) wr_diagnose_call(q, took);
     q->newest_copy = wr_max(q->newest_copy, mark->number);
     q->stats.copies += t.copies;
     q->stats.bytes_copied += t.bytes;

@@ -2,7 +2,7 @@
  *
  * The queue from inside. queue.c: its life, its lock. order.c: which item is next, for whom. produce.c,
  * consume.c: the two sides; consumers.c: those that are registered. ends.c: how it ends, or empties. bell.c:
- * what pollers see. staging.c, queue_stats.c: words and numbers on top. Memory and its limits are in slots.c,
+ * what pollers see. staging.c, queue_stats.c, diagnose.c: words and numbers on top. Memory and its limits are in slots.c,
  * waiting callers in line.c, the copies in copy.c.
  *
  * PLACES. An item lives in a place, one for each device slot:
@@ -70,6 +70,13 @@ struct wr_consumer {
     struct wr_bell bell;
 };
 
+/* Signs of what holds copies up: see diagnose.c. */
+struct wr_queue_signs {
+    uint64_t slow_calls, slowest_call_ns; /* of the driver, that only queue */
+    uint64_t legacy_reads, small_behind_big;
+    size_t largest; /* item */
+};
+
 struct weir_queue {
     struct wr_lock lock; /* guards all below but the constants */
     struct weir_queue *next_shell;
@@ -103,6 +110,7 @@ struct weir_queue {
     uint64_t joined; /* a bit for each */
     struct wr_bell items, room;
     weir_queue_stats stats; /* the counters in it */
+    struct wr_queue_signs signs;
 };
 
 /* Calls in and out. LOCK: enter takes it on OK, leave gives it, and passes on the status. */
@@ -182,6 +190,16 @@ void wr_order_end_if_over(weir_queue *q, struct wr_place *p);
 bool wr_order_drop_unread(weir_queue *q);
 
 bool wr_order_has_key(const weir_queue *q, int64_t key);
+
+/* ---- diagnose.c, under the lock ---------------------------------------------------------------------- */
+
+enum { WR_SLOW_CALL_NS = 5000000, WR_SMALL_ITEM = 256 << 10, WR_MUCH_AHEAD = 32 << 20 };
+#define WR_STREAM_LEGACY ((weir_stream)1) /* CU_STREAM_LEGACY: what NULL means, too */
+
+void wr_diagnose_call(weir_queue *q, uint64_t ns); /* so long a call of the driver took that only queues */
+void wr_diagnose_reader(weir_queue *q, weir_stream stream);
+/* COPYING, about to be queued. LOCK: given up meanwhile. */
+void wr_diagnose_item(weir_queue *q, const struct wr_place *p);
 
 /* ---- produce.c, consume.c, consumers.c, ends.c ------------------------------------------------------- */
 

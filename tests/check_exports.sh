@@ -11,7 +11,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 
 # Symbols of type A are the version's own name.
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort)
-declared=$(cat "$root"/alloc/weir.h "$root"/queue/weir_queue.h "$root"/queue/weir_copy.h | tr '\n' ' ' |
+declared=$(cat "$root"/alloc/weir.h "$root"/queue/weir_queue.h "$root"/queue/weir_copy.h "$root"/queue/weir_diagnose.h | tr '\n' ' ' |
     grep -o 'WEIR_API [^;(]*(' | grep -o 'weir_[a-z_]*($' | tr -d '(' | sort)
 
 if [ -z "$declared" ] || ! diff <(echo "$declared") <(echo "$exported"); then
