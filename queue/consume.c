@@ -163,7 +163,7 @@ static weir_status deliver(weir_queue *q, struct grip g, const struct wr_want *w
     weir_status s = join_copy(q, g, stream, &waits);
     uint64_t took = q->device->ops->now_ns(q->device) - start;
     wr_lock_take(&q->lock);
-    wr_diagnose_call(q, took);
+    if (q->stats.items_delivered > 0) wr_diagnose_call(q, took); /* the first sets the driver up */
     if (s == WEIR_OK) wr_diagnose_reader(q, stream);
     if (s == WEIR_OK && has_left(q, want))
         s = refuse_late(q, g);

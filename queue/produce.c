@@ -189,8 +189,8 @@ static weir_status fill(weir_queue *q, struct wr_place *p, struct wr_gather g, s
     weir_status s = wr_copy_start(&q->copier, p->slot, p->staging, &g, mark, &t);
     uint64_t took = q->device->ops->now_ns(q->device) - start;
     wr_lock_take(&q->lock);
-    /* Hauls are the host's work; the first gather loads our own kernel. */
-    if (!hauls && !(first_gather && t.gathers)) wr_diagnose_call(q, took);
+    /* Hauls are the host's work; the first gather loads our own kernel; the first copies set the driver up. */
+    if (!hauls && !(first_gather && t.gathers) && q->stats.items_delivered > 0) wr_diagnose_call(q, took);
     q->newest_copy = wr_max(q->newest_copy, mark->number);
     q->stats.copies += t.copies;
     q->stats.bytes_copied += t.bytes;

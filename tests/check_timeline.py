@@ -4,6 +4,7 @@
     python3 tests/check_timeline.py FILE pipeline START_NS COPY_NS COMPUTE_NS STEPS
     python3 tests/check_timeline.py FILE tracks ITEMS MOST_AT_ONCE
     python3 tests/check_timeline.py FILE lost SPANS
+    python3 tests/check_timeline.py FILE overlap        of a run on a GPU: says how much of the copying ran beside a use
 """
 import collections
 import json
@@ -67,5 +68,15 @@ def check_lost(path, lost):
     assert timeline["otherData"]["lost"] == lost, f"lost: {timeline['otherData']['lost']}, not {lost}"
 
 
-CHECKS = {"pipeline": check_pipeline, "tracks": check_items, "lost": check_lost}
+def check_overlap(path):
+    timeline, spans, names = read(path)
+    copies, uses = by_kind(spans, "copy"), by_kind(spans, "use")
+    both = sum(max(0, min(c[1], u[1]) - max(c[0], u[0])) for c in copies for u in uses)
+    copying = sum(end - begin for begin, end in copies)
+    print(f"{len(copies)} copies and {len(uses)} uses on {len(names)} tracks, {timeline['otherData']['lost']} lost;",
+          f"{both / copying:.1%} of {copying / 1e6:.1f} ms of copying ran beside a use")
+    assert copies and uses
+
+
+CHECKS = {"overlap": check_overlap, "pipeline": check_pipeline, "tracks": check_items, "lost": check_lost}
 CHECKS[sys.argv[2]](sys.argv[1], *map(int, sys.argv[3:]))
