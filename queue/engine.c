@@ -281,6 +281,7 @@ weir_status weir_engine_open(weir_pool *pool, const weir_engine_options *options
 static void tear_down(weir_engine *e)
 {
     wr_slabs_fini(e);
+    wr_gates_fini(e);
     close_lanes(e);
     wr_copy_close(&e->home);
     wr_pool_unhold(e->pool);

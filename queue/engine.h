@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The transfer engine from inside. engine.c: its life, lanes and tickets. slabs.c: pinned memory that pageable
- * copies go through. transfer.c: one copy. peers.c: links to other devices. ways.c: what small pieces cost.
+ * copies go through. transfer.c: one copy. peers.c: links to other devices. gates.c: streams
+ * for the waits of strangers. ways.c: what small pieces cost.
  * Beneath: move.c queues, gather.c is the kernel, crew.c copies on the host, pieces.c checks.
  *
  * LANES. A lane is a stream of the engine's own. Copies of one lane run one after the other, so a copy that waits
@@ -30,7 +31,13 @@
 #include "line.h"
 #include "move.h"
 
-enum { WR_LANES_MOST = 64, WR_LANES_OF_A_KIND = 8, WR_LINKS_MOST = 16, WR_SLAB_PARTS = 1024 };
+enum {
+    WR_LANES_MOST = 64,
+    WR_LANES_OF_A_KIND = 8,
+    WR_LINKS_MOST = 16,
+    WR_GATES_MOST = 32,
+    WR_SLAB_PARTS = 1024
+};
 
 struct wr_lane {
     struct wr_copier copier; /* constant: stream, fence, device */
@@ -67,6 +74,12 @@ struct wr_link {
     bool direct;
 };
 
+struct wr_gate {
+    struct wr_copier copier; /* constant */
+    bool lent;
+    uint64_t newest; /* stamp of all that was queued when it last came back */
+};
+
 struct weir_engine {
     struct wr_lock lock; /* guards all below but the constants */
     struct weir_engine *next_shell;
@@ -90,6 +103,8 @@ struct weir_engine {
     uint64_t n_landings;
     unsigned n_links;
     struct wr_link links[WR_LINKS_MOST];
+    unsigned n_gates;
+    struct wr_gate *gates[WR_GATES_MOST];
     struct wr_waiter *waiters;
     weir_engine_stats stats; /* the counters in it */
 };
@@ -126,6 +141,10 @@ bool wr_slabs_landed(const weir_engine *e, uint64_t number); /* LOCK: held */
 weir_status wr_slabs_open_landing(weir_engine *e, struct wr_landing **out, uint64_t *number);
 void wr_slabs_complete_landing(weir_engine *e, struct wr_landing *l);
 void wr_slabs_fini(weir_engine *e);
+
+/* ---- gates.c ----------------------------------------------------------------------------------------- */
+
+void wr_gates_fini(weir_engine *e);
 
 /* ---- ways.c ------------------------------------------------------------------------------------------ */
 

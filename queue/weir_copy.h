@@ -65,6 +65,13 @@ WEIR_API weir_status weir_engine_close(weir_engine *e);
 /* The stream on which nothing runs, to allocate blocks on. NULL: e is NULL or closed. */
 WEIR_API weir_stream weir_engine_stream(weir_engine *e);
 
+/* A stream of the engine's for a wait that somebody else queues, who can only be told "on this stream": have it
+ * queued, name the gate in `after` of a copy, and give the gate back, at once. Copies that don't name it are not held
+ * up. Nothing else may be queued there. Errors: INVALID_ARGUMENT, CLOSED, NO_HOST_MEMORY, DRIVER_ERROR; of take
+ * WOULD_BLOCK: 32 are lent, or waited on by copies; of give INVALID_ARGUMENT: not lent. */
+WEIR_API weir_status weir_engine_take_gate(weir_engine *e, weir_stream *out);
+WEIR_API weir_status weir_engine_give_gate(weir_engine *e, weir_stream gate);
+
 typedef enum weir_direction {
     WEIR_TO_DEVICE, /* from host memory to the engine's device */
     WEIR_TO_HOST,   /* from the engine's device */

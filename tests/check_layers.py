@@ -21,7 +21,7 @@ LAYERS = [
     " alloc/watch alloc/place",
     "alloc/weir.c",
     "queue/weir_queue.h queue/weir_copy.h queue/line queue/timeline queue/crew queue/move queue/gather queue/pieces queue/slots queue/copy"
-    " queue/engine queue/slabs queue/locate queue/stage queue/transfer queue/ways queue/peers queue/bell queue/queue"
+    " queue/engine queue/slabs queue/locate queue/stage queue/transfer queue/ways queue/peers queue/gates queue/bell queue/queue"
     " queue/order queue/produce queue/consume queue/consumers queue/ends queue/staging queue/queue_stats queue/weir_diagnose.h queue/diagnose",
 ]
 

@@ -3,6 +3,7 @@
  * weir_copy on the simulated device: every direction and kind of memory, what waits for what, and bad input.
  */
 #include "copy_world.h"
+#include "engine.h"
 
 #define MIB WR_MIB
 #define MS  ((uint64_t)1000000)
@@ -530,6 +531,70 @@ static void test_P05_a_lost_device_ends_every_call_and_the_engine_closes(void **
     free(to);
 }
 
+/* ---- gates ------------------------------------------------------------------------------------------- */
+
+/* As somebody does who was told "this stream waits". */
+static void wait_on(struct copy_world *c, weir_stream waits, weir_stream for_stream)
+{
+    wr_event e;
+    OK(c->w.device->ops->event_create(c->w.device, &e));
+    OK(c->w.device->ops->event_record(c->w.device, e, for_stream));
+    OK(c->w.device->ops->stream_wait(c->w.device, waits, e));
+    OK(c->w.device->ops->event_destroy(c->w.device, e));
+}
+
+static void test_what_is_queued_on_a_gate_holds_up_the_copies_that_name_it_and_the_gate_is_not_lent_again(
+    void **state)
+{
+    (void)state;
+    struct copy_world c;
+    struct wr_sim_gate *stall;
+    weir_stream gate, other;
+    open_copies(&c);
+    weir_dptr a = device_block(&c, 1000), b = device_block(&c, 1000);
+    void *from = pinned_pattern(&c, 1000, 20);
+    OK(wr_sim_stall(c.w.device, c.w.stream[0], &stall));
+    OK(weir_engine_take_gate(c.engine, &gate));
+    wait_on(&c, gate, c.w.stream[0]);
+    weir_copy_options o = after(&gate);
+    weir_ticket behind = copy_one(&c, WEIR_TO_DEVICE, piece(a, host_address(from), 1000), &o);
+    OK(weir_engine_give_gate(c.engine, gate));
+    copy_and_wait(&c, WEIR_TO_DEVICE, piece(b, host_address(from), 1000));
+    assert_int_equal(weir_copy_wait(c.engine, behind, 0), WEIR_WOULD_BLOCK);
+    OK(weir_engine_take_gate(c.engine, &other));
+    assert_ptr_not_equal(other, gate);
+    wr_sim_gate_open(stall);
+    OK(weir_copy_wait(c.engine, behind, -1));
+    OK(weir_engine_give_gate(c.engine, other));
+    weir_stream again[2];
+    for (int i = 0; i < 2; i++) /* both have passed: no third is made */
+        OK(weir_engine_take_gate(c.engine, &again[i]));
+    assert_true((again[0] == gate && again[1] == other) || (again[0] == other && again[1] == gate));
+    for (int i = 0; i < 2; i++)
+        OK(weir_engine_give_gate(c.engine, again[i]));
+    OK(weir_free(c.w.pool, a, c.home));
+    OK(weir_free(c.w.pool, b, c.home));
+    close_copies(&c);
+}
+
+static void test_gates_are_few_and_strangers_are_none(void **state)
+{
+    (void)state;
+    struct copy_world c;
+    weir_stream gates[WR_GATES_MOST], one;
+    open_copies(&c);
+    for (int i = 0; i < WR_GATES_MOST; i++)
+        OK(weir_engine_take_gate(c.engine, &gates[i]));
+    assert_int_equal(weir_engine_take_gate(c.engine, &one), WEIR_WOULD_BLOCK);
+    for (int i = 0; i < WR_GATES_MOST; i++)
+        OK(weir_engine_give_gate(c.engine, gates[i]));
+    assert_int_equal(weir_engine_give_gate(c.engine, gates[0]), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_engine_give_gate(c.engine, c.w.stream[0]), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_engine_take_gate(NULL, &one), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_engine_take_gate(c.engine, NULL), WEIR_INVALID_ARGUMENT);
+    close_copies(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -551,6 +616,9 @@ int main(void)
         cmocka_unit_test(test_bad_pieces_are_typed_errors_and_copy_nothing),
         cmocka_unit_test(test_empty_pieces_and_columns_of_one_matrix_are_fine),
         cmocka_unit_test(test_bad_options_and_tickets_are_refused),
+        cmocka_unit_test(
+            test_what_is_queued_on_a_gate_holds_up_the_copies_that_name_it_and_the_gate_is_not_lent_again),
+        cmocka_unit_test(test_gates_are_few_and_strangers_are_none),
         cmocka_unit_test(test_P05_a_lost_device_ends_every_call_and_the_engine_closes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
