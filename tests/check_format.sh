@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 status=0
-mapfile -t c_files < <(find alloc queue tests bench -name '*.[ch]' | sort)
+mapfile -t c_files < <(find alloc queue interpose tests bench -name '*.[ch]' | sort)
 for file in "${c_files[@]}"; do
     if ! clang-format-14 "$file" | cmp -s "$file" -; then
         echo "not formatted: $file" >&2
@@ -14,7 +14,7 @@ for file in "${c_files[@]}"; do
     fi
 done
 
-mapfile -t all_files < <(find CMakeLists.txt alloc queue tests bench .ci -name '*.[ch]' -o -name '*.sh' -o -name '*.py' \
+mapfile -t all_files < <(find CMakeLists.txt alloc queue interpose tests bench .ci -name '*.[ch]' -o -name '*.sh' -o -name '*.py' \
     -o -name '*.in' -o -name '*.map' -o -name CMakeLists.txt -o -path .ci/run)
 unlicensed=$(grep -L 'SPDX-License-Identifier: Apache-2.0' "${all_files[@]}" || true)
 if [ -n "$unlicensed" ]; then

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * weir_pjrt: transfers of a PJRT plug-in (JAX on CUDA) that do not wait for compute.
+ *
+ *   api = GetPjrtApi() of the plug-in  ->  weir_pjrt_install(api)  ->  the program creates its client
+ *
+ * Functions of the plug-in's table are replaced in place, so whoever got the table before or gets it later is
+ * served. Host to device, device to device, pinned host memory and large copies to the host then run on weir's
+ * streams and from its pool. Whatever is not plain - layouts, sub-byte types, other kinds of memory, no room left,
+ * any error here - goes to the original function: a program never fails with this that ran without.
+ *
+ * Environment, read at the first use of a device:
+ *   WEIR_JAX_LIMIT   the most device memory that weir takes: bytes with K, M, G or T, or a fraction of the whole
+ *                    ("0.1"). Default: four fifths of what XLA leaves to others (XLA_PYTHON_CLIENT_MEM_FRACTION,
+ *                    XLA_CLIENT_MEM_FRACTION, else three quarters are its own).
+ */
+#ifndef WEIR_PJRT_H
+#define WEIR_PJRT_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define WEIR_PJRT_API __attribute__((visibility("default")))
+#else
+#define WEIR_PJRT_API
+#endif
+
+/* Hooks the table, and serves every client that is created from now on; clients made before are left alone. Again,
+ * with the same table: fine. 0: hooked. 1: declined, nothing is changed and weir_pjrt_message() says why. One
+ * table in a process. */
+WEIR_PJRT_API int weir_pjrt_install(const void *api);
+
+/* Clients created from now on are not served; those that are stay so. Always 0. */
+WEIR_PJRT_API int weir_pjrt_uninstall(void);
+
+/* Why the last install declined, or what is hooked. A static string. */
+WEIR_PJRT_API const char *weir_pjrt_message(void);
+
+/* Writes what is hooked and was served as a JSON object, cut to `bytes` with its 0, and returns the length that it
+ * has in full, as snprintf does. Fields: "installed" "version" "clients" "devices" (each with "device", "live_bytes",
+ * "reserved_bytes", "limit_bytes"); "served", by function: "count", "bytes"; "forwarded", by reason: count;
+ * "execute_waits": executions that waited for a copy of an argument to end. */
+WEIR_PJRT_API size_t weir_pjrt_status(char *json, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
