@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's transfers with the hook and without: values, lifetimes, donation, threads, and how long they take.
+
+    WEIR_PJRT=build/gcc/libweir_pjrt.so python3 tests/gpu_jax.py          both, side by side; 77: no JAX or no GPU
+    python3 tests/gpu_jax.py plain|hooked [checks|figures]                one of them, in this process
+"""
+import ctypes
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+MIB = 1 << 20
+HERE = pathlib.Path(__file__).resolve()
+
+
+# ---- the hook ------------------------------------------------------------------------------------------
+
+def find_plugin():
+    spec = importlib.util.find_spec("jax_plugins.xla_cuda13")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = pathlib.Path(list(spec.submodule_search_locations)[0]) / "xla_cuda_plugin.so"
+    return path if path.is_file() else None
+
+
+def install():
+    """Hooks the table before JAX reads it: the plug-in is one library, however often it is opened."""
+    path = os.environ.get("WEIR_PJRT") or HERE.parent.parent / "build" / "gcc" / "libweir_pjrt.so"
+    hook = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+    hook.weir_pjrt_message.restype = ctypes.c_char_p
+    hook.weir_pjrt_status.restype = ctypes.c_size_t
+    hook.weir_pjrt_status.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    plugin = ctypes.CDLL(str(find_plugin()))
+    plugin.GetPjrtApi.restype = ctypes.c_void_p
+    if hook.weir_pjrt_install(ctypes.c_void_p(plugin.GetPjrtApi())) != 0:
+        sys.exit("not hooked: " + hook.weir_pjrt_message().decode())
+    return hook
+
+
+def status_of(hook):
+    text = ctypes.create_string_buffer(1 << 16)
+    hook.weir_pjrt_status(text, len(text))
+    return json.loads(text.value.decode())
+
+
+# ---- a GPU that is busy --------------------------------------------------------------------------------
+
+class Busy:
+    """`start` queues some 80 ms of matrix products on a device and returns at once."""
+
+    def __init__(self, jax, device, ms=80):
+        jnp = jax.numpy
+        self.jax = jax
+        self.a = jax.block_until_ready(jax.device_put(jnp.full((4096, 4096), 1e-4, jnp.bfloat16), device))
+        self.run = jax.jit(lambda a, n: jax.lax.fori_loop(0, n, lambda _, x: (x @ a) * 0.5, a))
+        jax.block_until_ready(self.run(self.a, 10))
+        t = time.perf_counter()
+        jax.block_until_ready(self.run(self.a, 200))
+        self.n = max(1, int(200 * ms / 1e3 / (time.perf_counter() - t)))
+        self.last = None
+
+    def start(self):
+        self.last = self.run(self.a, self.n)
+
+    def wait(self):
+        self.jax.block_until_ready(self.last)
+
+
+def timed(action, busies=(), rounds=7):
+    """Milliseconds until ready: every round's."""
+    took = []
+    for i in range(rounds + 2):
+        for b in busies:
+            b.start()
+        t = time.perf_counter()
+        action(i)
+        took.append((time.perf_counter() - t) * 1e3)
+        for b in busies:
+            b.wait()
+        time.sleep(0.002)
+    return took[2:]
+
+
+def figures(jax, np):
+    jnp, out = jax.numpy, {}
+    devices = jax.devices()
+    d0 = devices[0]
+    busy0 = Busy(jax, d0)
+    sources = [np.random.default_rng(i).integers(0, 255, 64 * MIB, np.uint8) for i in range(2)]
+
+    def put(source):
+        return lambda i: jax.device_put(source[i % len(source)], d0).block_until_ready()
+
+    idle = statistics.median(timed(put(sources)))
+    out["jax.h2d_64m_ms"] = idle
+    out["jax.h2d_64m_busy_ms"] = statistics.median(timed(put(sources), [busy0]))
+    out["jax.h2d_64m_busy_ratio"] = out["jax.h2d_64m_busy_ms"] / idle
+    small = [np.arange(256, dtype=np.float32) + i for i in range(2)]
+    out["jax.h2d_1k_idle_ms"] = statistics.median(timed(put(small), rounds=101))
+    out["jax.h2d_1k_busy_ms"] = statistics.median(timed(put(small), [busy0], 21))
+
+    # A fresh array each time: JAX keeps the host's copy of one.
+    make = jax.jit(lambda x: jnp.full((16 * MIB,), x, jnp.float32))
+    fresh = [jax.block_until_ready(make(float(i))) for i in range(9)]
+    out["jax.d2h_64m_ms"] = statistics.median(timed(lambda i: np.asarray(fresh[i])))
+    del fresh
+
+    pinned = jax.sharding.SingleDeviceSharding(d0, memory_kind="pinned_host")
+    x = jax.block_until_ready(make(3.0))
+    to_pinned = lambda i: jax.block_until_ready(jax.device_put(x, pinned))  # noqa: E731
+    idle = statistics.median(timed(to_pinned))
+    out["jax.pinned_idle_ms"] = idle
+    out["jax.pinned_busy_ratio"] = statistics.median(timed(to_pinned, [busy0])) / idle
+    if len(devices) > 1:
+        d1 = devices[1]
+        busy1 = Busy(jax, d1)
+        y = jax.block_until_ready(jax.jit(lambda x: jnp.full((64 * MIB,), x, jnp.float32))(1.0))
+        across = lambda i: jax.block_until_ready(jax.device_put(y, d1))  # noqa: E731
+        idle = statistics.median(timed(across))
+        worst = max(statistics.median(timed(across, b)) for b in ([busy0], [busy1], [busy0, busy1]))
+        out["jax.d2d_256m_idle_ms"] = idle
+        out["jax.d2d_256m_busy_ratio"] = worst / idle
+    return out
+
+
+# ---- what must hold ------------------------------------------------------------------------------------
+
+def check_values(jax, np):
+    import ml_dtypes
+    rng = np.random.default_rng(0)
+    types = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.float16, np.float32,
+             np.complex64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4]
+    for t in types:
+        for shape in [(), (0,), (3, 0, 2), (1,), (7,), (33, 65), (4, 84, 84), (1 << 20,), (3, 1000, 1001)]:
+            a = rng.integers(0, 2 if t is np.bool_ else 7, shape).astype(t)
+            assert np.array_equal(np.asarray(jax.device_put(a)), a), (t, shape)
+    big = rng.standard_normal((64, 128, 96)).astype(np.float32)
+    for a in [big[::2], big[:, ::3], big[..., ::2], big.T, big[::-1], big[:, :, 5:69], big[3], big[:, 0, 0],
+              np.asfortranarray(big), np.broadcast_to(big[0], (5, 128, 96))]:
+        assert np.array_equal(np.asarray(jax.device_put(a)), a), a.strides
+    tree = {"a": big, "b": [big[0], np.float32(3)], "c": (np.arange(5), None)}
+    back = jax.device_get(jax.device_put(tree))
+    assert np.array_equal(back["a"], big) and np.array_equal(back["b"][0], big[0]) and back["c"][0][4] == 4
+    assert np.allclose(jax.jit(lambda x: x + 1)(big), big + 1)
+    y = jax.jit(lambda x: x * 2)(big)
+    y.copy_to_host_async()
+    assert np.array_equal(np.asarray(y), big * 2)
+
+
+def check_host_array_may_change(jax, np):
+    """J03: what JAX has copied stays as it was."""
+    for n in (16, 1000, 1 << 20, 1 << 24):
+        for _ in range(5):
+            a = np.full(n, 1.0, np.float32)
+            y = jax.numpy.array(a)
+            a.fill(2.0)
+            assert float(y.max()) == 1.0, n
+
+
+def check_reuse(jax, np):
+    rng, alive = np.random.default_rng(1), []
+    for i in range(400):
+        a = np.full(int(rng.integers(1, 1 << 20)), i, np.int32)
+        alive.append((i, jax.device_put(a)))
+        if len(alive) > 12:
+            number, y = alive.pop(int(rng.integers(0, 12)))
+            assert (np.asarray(y) == number).all()
+    for number, y in alive:
+        assert int(y.min()) == int(y.max()) == number
+
+
+def check_lifetime(jax, np):
+    """A buffer deleted while a kernel will still read it, with its memory in demand."""
+    busy = Busy(jax, jax.devices()[0])
+
+    @jax.jit
+    def late(a, x, n):
+        y = jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a)
+        x, y = jax.lax.optimization_barrier((x, y))  # x is read after the loop
+        return x.min(), x.max()
+
+    n = 4 * MIB
+    jax.block_until_ready(late(busy.a, jax.device_put(np.zeros(n, np.float32)), 1))
+    for i in range(8):
+        x = jax.device_put(np.full(n, i, np.float32))
+        low, high = late(busy.a, x, busy.n)
+        x.delete() if i % 2 else None
+        del x
+        others = [jax.device_put(np.full(n, -1, np.float32)) for _ in range(20)]
+        assert float(low) == float(high) == i, (float(low), float(high), i)
+        del others
+
+
+def check_donation(jax, np):
+    double = jax.jit(lambda x: x * 2, donate_argnums=0)
+    for i in range(50):
+        x = jax.device_put(np.full(1 << 18, i, np.float32))
+        y = double(double(x))
+        assert float(y[0]) == 4 * i
+    target = jax.devices()[-1]
+    busy = Busy(jax, jax.devices()[0], 20)
+    for i in range(10):
+        busy.start()
+        x = jax.numpy.full((1 << 20,), float(i))
+        copies = [jax.device_put(x, target)] if target != jax.devices()[0] else []
+        x.copy_to_host_async()
+        y = double(x)  # while it is copied
+        assert float(y[-1]) == 2 * i
+        assert all(float(c[7]) == i for c in copies)
+
+
+def check_threads(jax, np):
+    failed = []
+
+    def work(seed):
+        try:
+            rng = np.random.default_rng(seed)
+            for i in range(60):
+                a = rng.integers(0, 1000, int(rng.integers(1, 600000))).astype(np.int32)
+                d = jax.devices()[i % len(jax.devices())]
+                y = jax.device_put(jax.device_put(a), d)
+                assert np.array_equal(jax.device_get(y), a)
+        except BaseException as e:  # noqa: BLE001 - reported below
+            failed.append(repr(e))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed, failed[0]
+
+
+def check_pinned(jax, np):
+    d = jax.devices()[0]
+    to_host = jax.sharding.SingleDeviceSharding(d, memory_kind="pinned_host")
+    to_device = jax.sharding.SingleDeviceSharding(d, memory_kind="device")
+    for n in (5, 1000, 1 << 22):
+        a = np.arange(n, dtype=np.float32)
+        x = jax.jit(lambda x: x + 1)(a)
+        p = jax.device_put(x, to_host)
+        assert p.sharding.memory_kind == "pinned_host"
+        del x
+        back = jax.device_put(p, to_device)
+        assert np.array_equal(np.asarray(p), a + 1) and np.array_equal(np.asarray(back), a + 1)
+
+
+def check_across(jax, np):
+    devices = jax.devices()
+    if len(devices) < 2:
+        return "one GPU"
+    busy = Busy(jax, devices[0], 30)
+    f = jax.jit(lambda a, x, n: jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a).sum() * 0 + x)
+    for i in range(10):
+        x = f(busy.a, jax.device_put(np.full(1 << 20, i, np.float32), devices[0]), busy.n)
+        y = jax.device_put(x, devices[1])  # before x is computed
+        del x
+        z = jax.device_put(y, devices[0])
+        assert float(y.min()) == float(y.max()) == float(z.min()) == float(z.max()) == i
+    mesh = jax.sharding.Mesh(np.array(devices), ("d",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    a = np.arange(len(devices) * 1000 * 64, dtype=np.float32).reshape(-1, 64)
+    assert np.array_equal(np.asarray(jax.device_put(a, split)), a)
+    assert float(jax.jit(lambda x: x.sum(), in_shardings=split)(a * 0 + 1)) == a.size
+    return None
+
+
+CHECKS = [check_values, check_host_array_may_change, check_reuse, check_lifetime, check_donation, check_threads,
+          check_pinned, check_across]
+
+
+# ---- one process, and both -----------------------------------------------------------------------------
+
+def run_one(mode, what):
+    hook = install() if mode == "hooked" else None
+    import jax
+    import numpy as np
+    result = {"checks": {}, "figures": {}}
+    if what in ("all", "checks"):
+        for check in CHECKS:
+            try:
+                result["checks"][check.__name__] = check(jax, np) or "ok"
+            except Exception as e:  # noqa: BLE001 - every check is to run
+                result["checks"][check.__name__] = f"FAILED {type(e).__name__}: {e}"[:300]
+    if what in ("all", "figures"):
+        result["figures"] = figures(jax, np)
+    if hook:
+        result["status"] = status_of(hook)
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+def run_child(mode):
+    done = subprocess.run([sys.executable, str(HERE), mode], capture_output=True, text=True, timeout=300)
+    lines = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode != 0 or not lines:
+        print(f"{mode}: exit {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
+        return None
+    return json.loads(lines[-1])
+
+
+def main():
+    if importlib.util.find_spec("jax") is None or not find_plugin() or not pathlib.Path("/dev/nvidia0").exists():
+        print("no JAX with its CUDA 13 plug-in, or no GPU: skipped")
+        return 77
+    plain, hooked = run_child("plain"), run_child("hooked")
+    if not plain or not hooked:
+        return 1
+    print(f"{'figure':28s} {'weir':>10s} {'plain':>10s}")
+    for name in hooked["figures"]:
+        print(f"{name:28s} {hooked['figures'][name]:10.3f} {plain['figures'][name]:10.3f}")
+    for name in hooked["checks"]:
+        print(f"{name:28s} {hooked['checks'][name]} (plain: {plain['checks'][name]})")
+    print(json.dumps(hooked["status"]))
+    served = sum(k["count"] for k in hooked["status"]["served"].values())
+    failed = [n for n, r in hooked["checks"].items() if r.startswith("FAILED")
+              and not plain["checks"][n].startswith("FAILED")]
+    if served == 0:
+        failed.append("nothing was served")
+    print("failed: " + ", ".join(failed) if failed else f"all right, {served} transfers served")
+    return 1 if failed else 0
+
+
+if len(sys.argv) > 1:
+    run_one(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "all")
+else:
+    sys.exit(main())
