@@ -63,6 +63,11 @@ static weir_status check_own_side(
     return s;
 }
 
+static bool is_in_place(const struct wr_transfer *t)
+{
+    return t->options->flags & WEIR_COPY_IN_PLACE;
+}
+
 /* Pageable memory is what the driver does not know: all of it, or none. */
 static weir_status check_host_side(
     struct wr_transfer *t, struct wr_location *known, uint64_t address, size_t bytes, bool *pinned)
@@ -73,6 +78,7 @@ static weir_status check_host_side(
         s = fail_kind(address, at.kind, "plain host memory");
     if (s != WEIR_OK) return s;
     *pinned = at.kind == WR_MEMORY_PINNED;
+    if (!*pinned && is_in_place(t)) return fail_kind(address, at.kind, "pinned memory");
     t->unmapped |= *pinned && !at.mapped;
     return WEIR_OK;
 }
@@ -146,7 +152,7 @@ static weir_status locate_with_host(struct wr_transfer *t)
         else
             staged[n_staged++] = m;
     }
-    if (s == WEIR_OK && up && n_staged == 0 && is_packed(t, t->moves, t->n_in_place)) {
+    if (s == WEIR_OK && up && n_staged == 0 && !is_in_place(t) && is_packed(t, t->moves, t->n_in_place)) {
         t->packed_bytes = t->bytes;
         t->n_in_place = 0;
     } else if (s == WEIR_OK) {

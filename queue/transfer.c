@@ -168,7 +168,7 @@ static weir_status check_arguments(
     if ((unsigned)direction > WEIR_ON_DEVICE)
         return wr_fail(WEIR_INVALID_ARGUMENT, "no direction %d", (int)direction);
     if (!pieces && n_pieces > 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the pieces are NULL");
-    if (o->struct_size != sizeof *o || (o->flags & ~(unsigned)WEIR_COPY_URGENT))
+    if (o->struct_size != sizeof *o || (o->flags & ~(unsigned)(WEIR_COPY_URGENT | WEIR_COPY_IN_PLACE)))
         return wr_fail(
             WEIR_INVALID_ARGUMENT, "options with struct_size = %zu and known flags are needed", sizeof *o);
     if (!o->after && o->n_after > 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the list of streams is NULL");

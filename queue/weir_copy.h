@@ -86,9 +86,12 @@ typedef struct weir_piece {
 } weir_piece;
 
 enum {
-    WEIR_COPY_URGENT =
-        1 << 0 /* pieces up to 128 KiB in memory that kernels reach go past queued copies of the same
-                               * direction, by a kernel; others behind what is queued on the copy engine */
+    /* Pieces up to 128 KiB in memory that kernels reach go past queued copies of the same direction, by a kernel;
+     * others behind what is queued on the copy engine. */
+    WEIR_COPY_URGENT = 1 << 0,
+    /* Host memory is read and written when the copy runs, never during the call: for a source that the work named in
+     * `after` is to fill. Pageable memory is INVALID_POINTER. */
+    WEIR_COPY_IN_PLACE = 1 << 1
 };
 
 typedef struct weir_copy_options {

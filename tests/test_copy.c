@@ -577,6 +577,34 @@ static void test_what_is_queued_on_a_gate_holds_up_the_copies_that_name_it_and_t
     close_copies(&c);
 }
 
+static void test_a_copy_in_place_reads_pinned_memory_when_it_runs_and_refuses_pageable_memory(void **state)
+{
+    (void)state;
+    struct copy_world c;
+    struct wr_sim_gate *stall;
+    open_copies(&c);
+    weir_dptr first = device_block(&c, 1000), second = device_block(&c, 1000);
+    void *pinned = pinned_pattern(&c, 1000, 21), *pageable = pageable_pattern(1000, 22);
+    weir_piece fill = piece(first, host_address(pinned), 1000);
+    copy_and_wait(&c, WEIR_TO_DEVICE, fill);
+    memset(pinned, 0, 1000);
+    OK(wr_sim_stall(c.w.device, c.w.stream[0], &stall));
+    OK(c.w.device->ops->copy(
+        c.w.device, WR_COPY_D2H, host_address(pinned), first, 1000, c.w.stream[0])); /* fills it again */
+    weir_copy_options o = after(&c.w.stream[0]);
+    o.flags = WEIR_COPY_IN_PLACE;
+    weir_piece p = piece(second, host_address(pageable), 1000);
+    assert_int_equal(weir_copy(c.engine, WEIR_TO_DEVICE, &p, 1, &o, NULL), WEIR_INVALID_POINTER);
+    weir_ticket t = copy_one(&c, WEIR_TO_DEVICE, piece(second, host_address(pinned), 1000), &o);
+    wr_sim_gate_open(stall);
+    OK(weir_copy_wait(c.engine, t, -1));
+    assert_device_pattern(&c, second, 1000, 21);
+    OK(weir_free(c.w.pool, first, c.home));
+    OK(weir_free(c.w.pool, second, c.home));
+    free(pageable);
+    close_copies(&c);
+}
+
 static void test_gates_are_few_and_strangers_are_none(void **state)
 {
     (void)state;
@@ -618,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_bad_options_and_tickets_are_refused),
         cmocka_unit_test(
             test_what_is_queued_on_a_gate_holds_up_the_copies_that_name_it_and_the_gate_is_not_lent_again),
+        cmocka_unit_test(test_a_copy_in_place_reads_pinned_memory_when_it_runs_and_refuses_pageable_memory),
         cmocka_unit_test(test_gates_are_few_and_strangers_are_none),
         cmocka_unit_test(test_P05_a_lost_device_ends_every_call_and_the_engine_closes),
     };
