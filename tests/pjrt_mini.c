@@ -234,7 +234,7 @@ static enum wr_copy_kind kind_of(const struct pjrt_buffer *from, const struct pj
 static struct pjrt_buffer *copy_buffer(struct pjrt_buffer *from, struct pjrt_memory *m)
 {
     struct pjrt_buffer *to = new_buffer(m, from->type, from->dims, from->n_dims);
-    struct pjrt_device *d = m->device;
+    struct pjrt_device *d = m == &m->device->memory ? m->device : from->memory->device;
     memcpy(to->minor_to_major, from->minor_to_major, sizeof to->minor_to_major);
     give_memory(to);
     wait_for(d, d->copies, record(d, d->compute));

@@ -99,15 +99,22 @@ static struct pjrt_error *error_code(void *args)
 
 /* ---- events ------------------------------------------------------------------------------------------ */
 
+static bool has_passed(struct pjrt_device *d, wr_event e)
+{
+    bool done = false;
+    return !e || (d->sim->ops->event_query(d->sim, e, &done) == WEIR_OK && done);
+}
+
 struct pjrt_event *mini_event(struct pjrt_device *d, wr_event e)
 {
     struct pjrt_event *event = calloc(1, sizeof *event);
     event->device = d;
     event->on_device = e;
-    event->ready = !e;
+    event->ready = has_passed(d, e);
+    if (event->ready) event->on_device = NULL;
     pthread_mutex_lock(&lock);
     mini.n_events++;
-    if (e) {
+    if (!event->ready) {
         event->next = pending;
         pending = event;
     }
@@ -118,6 +125,7 @@ struct pjrt_event *mini_event(struct pjrt_device *d, wr_event e)
 void mini_land(struct pjrt_event *e, void *to, void *from, size_t bytes)
 {
     pthread_mutex_lock(&lock);
+    if (e->ready) memcpy(to, from, bytes);
     e->to = to;
     e->from = from;
     e->bytes = bytes;
@@ -132,7 +140,6 @@ static struct pjrt_error *event_error(struct pjrt_event *e)
 /* LOCK: held, given up meanwhile. */
 static void make_ready(struct pjrt_event *e)
 {
-    if (e->bytes) memcpy(e->to, e->from, e->bytes);
     e->ready = true;
     struct callback *c = e->callbacks;
     e->callbacks = NULL;
@@ -269,12 +276,6 @@ void mini_bury(struct pjrt_buffer *b)
     pthread_mutex_unlock(&lock);
 }
 
-static bool has_passed(struct pjrt_device *d, wr_event e)
-{
-    bool done = false;
-    return !e || (d->sim->ops->event_query(d->sim, e, &done) == WEIR_OK && done);
-}
-
 /* LOCK: held. One event that has passed, taken out. */
 static struct pjrt_event *take_passed(void)
 {
@@ -305,6 +306,7 @@ static void *poll(void *unused)
         pthread_mutex_lock(&lock);
         struct pjrt_event *e;
         while ((e = take_passed())) {
+            if (e->bytes) memcpy(e->to, e->from, e->bytes);
             e->on_device = NULL;
             bool dropped = e->dropped;
             if (!dropped) make_ready(e);

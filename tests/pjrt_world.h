@@ -167,11 +167,18 @@ static inline struct pjrt_error *execute(struct pjrt_executable *x, struct pjrt_
     return call(PJRT_LOADED_EXECUTABLE_EXECUTE, &args);
 }
 
-static inline struct wr_sim_gate *stall(int d)
+/* The device computes until it is let go: by the end of the test at the latest. */
+static struct wr_sim_gate *stalls[MINI_DEVICES];
+
+static inline void stall(int d)
 {
-    struct wr_sim_gate *gate;
-    OK(wr_sim_stall(device(d)->sim, device(d)->compute, &gate));
-    return gate;
+    OK(wr_sim_stall(device(d)->sim, device(d)->compute, &stalls[d]));
+}
+
+static inline void let_go(int d)
+{
+    if (stalls[d]) wr_sim_gate_open(stalls[d]);
+    stalls[d] = NULL;
 }
 
 /* ---- begin and end ----------------------------------------------------------------------------------- */
@@ -188,6 +195,9 @@ static inline int close_hooked(void **state)
 {
     (void)state;
     char text[4096];
+    for (int i = 0; i < MINI_DEVICES; i++)
+        let_go(i);
+    mini.fail_place = -1;
     wr_pjrt_drain_workers();
     mini_settle();
     (void)weir_pjrt_status(text, sizeof text); /* gives back what was deleted */

@@ -229,7 +229,7 @@ static void test_what_is_not_plain_is_forwarded_and_right(void **state)
 static void test_J02_an_array_arrives_while_the_device_computes(void **state)
 {
     (void)state;
-    struct wr_sim_gate *gate = stall(0);
+    stall(0);
     for (unsigned i = 0; i < 20; i++) {
         struct pjrt_buffer *b = put_bytes(0, i % 2 ? 3 * MIB : 1000, i);
         assert_bytes(b, i); /* becomes ready meanwhile */
@@ -239,7 +239,7 @@ static void test_J02_an_array_arrives_while_the_device_computes(void **state)
     unsigned char host[100] = {0};
     struct pjrt_buffer *plain = put(from_args(0, host, S4, dims, 1)); /* forwarded: it does wait */
     assert_true(is_pending(plain));
-    wr_sim_gate_open(gate);
+    let_go(0);
     await(plain);
     destroy(plain);
 }
@@ -280,7 +280,7 @@ static void test_memory_deleted_under_a_reader_is_not_used_again_before_it_has_r
     uint64_t expected = 0;
     for (size_t i = 0; i < BYTES; i++)
         expected += byte_at(i, 1);
-    struct wr_sim_gate *gate = stall(0);
+    stall(0);
     for (int i = 0; i < ROUNDS; i++) {
         struct pjrt_buffer *b = put_bytes(0, BYTES, 1);
         assert_null(execute(&readers[i], b));
@@ -288,7 +288,7 @@ static void test_memory_deleted_under_a_reader_is_not_used_again_before_it_has_r
         for (unsigned j = 0; j < 4; j++) /* would take its place */
             destroy(put_bytes(0, BYTES, 2));
     }
-    wr_sim_gate_open(gate);
+    let_go(0);
     mini_settle();
     for (int i = 0; i < ROUNDS; i++)
         assert_int_equal(atomic_load(&readers[i].sum), expected);

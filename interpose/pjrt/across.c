@@ -111,7 +111,8 @@ static weir_status copy_gated(
     weir_stream gate;
     weir_status s = weir_engine_take_gate(p->engine, &gate);
     if (s != WEIR_OK) return s;
-    weir_copy_options after = {.struct_size = sizeof after, .after = &gate, .n_after = 1};
+    weir_copy_options after = {
+        .struct_size = sizeof after, .after = &gate, .n_after = 1, .flags = WEIR_COPY_IN_PLACE};
     s = wait_on_gate(gate, source) ? weir_copy(p->engine, p->direction, piece, 1, &after, ticket)
                                    : WEIR_INVALID_ARGUMENT;
     (void)weir_engine_give_gate(p->engine, gate);
@@ -126,7 +127,7 @@ static enum wr_pjrt_reason copy_and_deliver(struct passage *p, struct settling *
     bool gated = state == WR_PJRT_PENDING;
     weir_status status = WEIR_INVALID_ARGUMENT;
     s->engine = p->engine;
-    if (gated && p->kind != WR_PJRT_FROM_PINNED)
+    if (gated)
         status = copy_gated(p, s->source, &piece, &s->ticket);
     else if (state == WR_PJRT_READY)
         status = weir_copy(p->engine, p->direction, &piece, 1, NULL, &s->ticket);
@@ -134,7 +135,7 @@ static enum wr_pjrt_reason copy_and_deliver(struct passage *p, struct settling *
     if (status == WEIR_OK) why = wr_pjrt_deliver(view, &p->array, p->engine, s->ticket, gated, out);
     if (why != WR_PJRT_SERVED) s->view = view;
     settle_later(s, why == WR_PJRT_SERVED ? *out : NULL);
-    return state == WR_PJRT_BROKEN || (gated && p->kind == WR_PJRT_FROM_PINNED) ? WR_PJRT_SOURCE : why;
+    return state == WR_PJRT_BROKEN ? WR_PJRT_SOURCE : why;
 }
 
 static enum wr_pjrt_reason pass(struct passage *p, struct pjrt_buffer *from, struct pjrt_buffer **out)

@@ -63,7 +63,7 @@ enum wr_pjrt_kind {
     X(EMPTY, "no bytes")                                                                                     \
     X(SMALL, "too small to gain")                                                                            \
     X(SAME_DEVICE, "a copy within one device")                                                               \
-    X(SOURCE, "a source that failed, or that the host would have to wait for")                               \
+    X(SOURCE, "a source that failed")                                                                        \
     X(NO_ROOM, "no room in weir's pool")                                                                     \
     X(REFUSED, "the plug-in refused a step")                                                                 \
     X(FAILED, "weir failed")
