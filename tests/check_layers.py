@@ -25,7 +25,7 @@ LAYERS = [
     " queue/order queue/produce queue/consume queue/consumers queue/ends queue/staging queue/queue_stats queue/weir_diagnose.h queue/diagnose",
     "interpose/pjrt/weir_pjrt.h interpose/pjrt/abi interpose/pjrt/hook interpose/pjrt/calls interpose/pjrt/sites"
     " interpose/pjrt/arrays interpose/pjrt/deliver interpose/pjrt/from_host interpose/pjrt/across interpose/pjrt/to_host"
-    " interpose/pjrt/holds interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
+    " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
 ]
 
 

@@ -498,6 +498,20 @@ static struct pjrt_error *execute(void *args)
     return NULL;
 }
 
+/* It is the test's. */
+static struct pjrt_error *executable_destroy(void *args)
+{
+    (void)args;
+    return mini_enter(PJRT_LOADED_EXECUTABLE_DESTROY);
+}
+
+static struct pjrt_error *is_deleted(void *args)
+{
+    struct pjrt_get_number *a = args;
+    a->value.yes = ((struct pjrt_buffer *)a->subject)->deleted;
+    return mini_enter(PJRT_BUFFER_IS_DELETED);
+}
+
 /* ---- the table --------------------------------------------------------------------------------------- */
 
 static void put_functions(pjrt_function *e)
@@ -515,6 +529,8 @@ static void put_functions(pjrt_function *e)
     e[PJRT_DEVICE_DEFAULT_MEMORY] = default_memory;
     e[PJRT_MEMORY_KIND] = memory_kind;
     e[PJRT_LOADED_EXECUTABLE_EXECUTE] = execute;
+    e[PJRT_LOADED_EXECUTABLE_DESTROY] = executable_destroy;
+    e[PJRT_BUFFER_IS_DELETED] = is_deleted;
     e[PJRT_BUFFER_DESTROY] = buffer_destroy;
     e[PJRT_BUFFER_ELEMENT_TYPE] = buffer_type;
     e[PJRT_BUFFER_DIMENSIONS] = buffer_dims;

@@ -122,7 +122,7 @@ static void test_a_source_destroyed_while_it_is_copied_lives_until_then(void **s
 }
 
 struct execution {
-    struct pjrt_executable x;
+    struct pjrt_executable x, *shared; /* shared: instead of x */
     struct pjrt_buffer *argument;
     struct pjrt_error *error;
     _Atomic bool over;
@@ -131,7 +131,7 @@ struct execution {
 static void *run_execution(void *argument)
 {
     struct execution *e = argument;
-    e->error = execute(&e->x, e->argument);
+    e->error = execute(e->shared ? e->shared : &e->x, e->argument);
     atomic_store(&e->over, true);
     return NULL;
 }
@@ -158,6 +158,69 @@ static void test_an_execution_that_takes_over_what_is_being_copied_waits_for_the
     destroy(to);
     mini_settle();
     assert_int_equal(atomic_load(&e.x.sum), 2 * MIB);
+}
+
+/* Whether an execution comes back at once while its argument is on its way. */
+static bool returns_at_once(struct pjrt_executable *x)
+{
+    stall(0);
+    struct pjrt_buffer *from = mini_computed(device(0), U8, 1000, 2);
+    struct pjrt_buffer *to = copy_to_memory(from, &device(1)->memory);
+    struct execution e = {.argument = from};
+    e.shared = x;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, run_execution, &e), 0);
+    usleep(5000);
+    bool over = atomic_load(&e.over);
+    let_go(0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_null(e.error);
+    assert_all(to, 2);
+    destroy(from);
+    destroy(to);
+    return over;
+}
+
+static void test_an_execution_that_only_reads_what_is_being_copied_waits_once_and_never_again(void **state)
+{
+    (void)state;
+    struct pjrt_executable reads = {0}, takes = {.donated = 1};
+    assert_false(returns_at_once(&reads)); /* it may take it, for all that is known */
+    assert_true(returns_at_once(&reads));
+    assert_false(returns_at_once(&takes));
+    assert_false(returns_at_once(&takes));
+    drop(PJRT_LOADED_EXECUTABLE_DESTROY, &reads);
+    drop(PJRT_LOADED_EXECUTABLE_DESTROY, &takes);
+    assert_false(returns_at_once(&reads)); /* as if it were another one at the same place */
+    drop(PJRT_LOADED_EXECUTABLE_DESTROY, &reads);
+    mini_settle();
+}
+
+static void test_nothing_is_learned_from_a_call_that_spares_some_arguments(void **state)
+{
+    (void)state;
+    static const int64_t spared[1] = {0};
+    struct pjrt_execute_options options = {
+        .struct_size = sizeof options, .not_donated = spared, .n_not_donated = 1};
+    struct pjrt_executable takes = {.donated = 1};
+    stall(0);
+    struct pjrt_buffer *held = mini_computed(device(0), U8, 1000, 2), *free_one = put_bytes(0, 1000, 1);
+    struct pjrt_buffer *to = copy_to_memory(held, &device(1)->memory);
+    struct pjrt_buffer *const list[1] = {free_one}, *const *const lists[1] = {list};
+    struct pjrt_execute args = {.struct_size = sizeof args,
+        .executable = &takes,
+        .options = &options,
+        .arguments = lists,
+        .n_devices = 1,
+        .n_arguments = 1};
+    assert_null(call(PJRT_LOADED_EXECUTABLE_EXECUTE, &args));
+    assert_false(wr_pjrt_is_known(&takes));
+    let_go(0);
+    await(to);
+    destroy(held);
+    destroy(free_one);
+    destroy(to);
+    mini_settle();
 }
 
 static void test_views_are_donated_like_other_buffers(void **state)
@@ -454,6 +517,8 @@ int main(void)
         HOOKED(test_a_copy_waits_for_its_source_and_holds_up_nothing_else),
         HOOKED(test_a_source_destroyed_while_it_is_copied_lives_until_then),
         HOOKED(test_an_execution_that_takes_over_what_is_being_copied_waits_for_the_copy_and_succeeds),
+        HOOKED(test_an_execution_that_only_reads_what_is_being_copied_waits_once_and_never_again),
+        HOOKED(test_nothing_is_learned_from_a_call_that_spares_some_arguments),
         HOOKED(test_views_are_donated_like_other_buffers),
         HOOKED(test_buffers_go_to_pinned_memory_and_back_while_the_device_computes),
         HOOKED(test_pinned_memory_goes_back_before_it_is_filled_and_that_of_another_device_is_forwarded),

@@ -43,6 +43,7 @@ typedef struct pjrt_error *(*pjrt_function)(void *args);
     X(DEVICE_ADDRESSABLE_MEMORIES, 32)                                                                       \
     X(DEVICE_DEFAULT_MEMORY, 33)                                                                             \
     X(MEMORY_KIND, 36)                                                                                       \
+    X(LOADED_EXECUTABLE_DESTROY, 50)                                                                         \
     X(LOADED_EXECUTABLE_EXECUTE, 55)                                                                         \
     X(BUFFER_DESTROY, 58)                                                                                    \
     X(BUFFER_ELEMENT_TYPE, 59)                                                                               \
@@ -50,6 +51,7 @@ typedef struct pjrt_error *(*pjrt_function)(void *args);
     X(BUFFER_GET_MEMORY_LAYOUT, 63)                                                                          \
     X(BUFFER_ON_DEVICE_SIZE, 64)                                                                             \
     X(BUFFER_MEMORY, 66)                                                                                     \
+    X(BUFFER_IS_DELETED, 68)                                                                                 \
     X(BUFFER_COPY_TO_DEVICE, 69)                                                                             \
     X(BUFFER_TO_HOST_BUFFER, 70)                                                                             \
     X(BUFFER_READY_EVENT, 72)                                                                                \
@@ -200,10 +202,19 @@ struct pjrt_to_host {
     struct pjrt_event *event; /* out */
 };
 
+struct pjrt_execute_options {
+    PJRT_ARGS_HEAD;
+    void *send_callbacks, *receive_callbacks;
+    size_t n_send, n_receive;
+    int launch;
+    const int64_t *not_donated; /* arguments by number */
+    size_t n_not_donated;
+};
+
 struct pjrt_execute {
     PJRT_ARGS_HEAD;
     struct pjrt_executable *executable;
-    void *options;
+    struct pjrt_execute_options *options;
     struct pjrt_buffer *const *const *arguments; /* by device */
     size_t n_devices, n_arguments;
 };

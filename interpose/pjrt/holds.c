@@ -64,9 +64,8 @@ void wr_pjrt_release(void *thing, int destroy_place)
     free(over);
 }
 
-void wr_pjrt_await_release(const void *thing)
+static void await_release(const void *thing)
 {
-    if (atomic_load(&n_held) == 0) return;
     bool waited = false;
     pthread_mutex_lock(&lock);
     while (*find(thing)) {
@@ -128,8 +127,12 @@ void wr_pjrt_release_source(struct pjrt_buffer *b)
 struct pjrt_error *wr_pjrt_execute(void *args)
 {
     struct pjrt_execute *a = args;
-    for (size_t d = 0; atomic_load(&n_held) > 0 && d < a->n_devices; d++)
-        for (size_t i = 0; i < a->n_arguments; i++)
-            wr_pjrt_await_release(a->arguments[d][i]);
-    return wr_pjrt_hook.original[PJRT_LOADED_EXECUTABLE_EXECUTE](args);
+    if (atomic_load(&n_held) == 0) return wr_pjrt_hook.original[PJRT_LOADED_EXECUTABLE_EXECUTE](args);
+    bool known = wr_pjrt_is_known(a->executable);
+    for (size_t i = 0; i < a->n_arguments; i++)
+        for (size_t d = 0; d < a->n_devices && wr_pjrt_may_take(a->executable, i); d++)
+            await_release(a->arguments[d][i]);
+    struct pjrt_error *e = wr_pjrt_hook.original[PJRT_LOADED_EXECUTABLE_EXECUTE](args);
+    if (!e && !known) wr_pjrt_learn_taken(a);
+    return e;
 }

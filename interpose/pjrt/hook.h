@@ -2,7 +2,8 @@
  *
  * The hook from inside. install.c: the table, clients, status. calls.c: the plug-in's own functions. sites.c: devices,
  * their pools, what was deleted. arrays.c: what is plain. deliver.c: from a copy to a buffer. from_host.c, across.c,
- * to_host.c: the transfers. holds.c: buffers that a copy reads. workers.c: threads.
+ * to_host.c: the transfers. holds.c: buffers that a copy reads. donation.c: which ones
+ * executions take over. workers.c: threads.
  *
  * A TRANSFER. A block of the pool, allocated on the engine's stream; a copy by the engine, which waits for nothing
  * but its source; one of the streams that XLA takes as "ready" (it refuses any other) is joined to the copy; and the
@@ -10,8 +11,8 @@
  *
  * A SOURCE that is a buffer of the plug-in's is held while it is read: by an external reference, which keeps its
  * memory, and by putting off its Destroy, which would free what the reference is counted in. Donation fails on a
- * buffer with an external reference, so an execution first waits for the copies of its arguments (holds.c): what it
- * waits for are copies, and what those wait for is queued already.
+ * buffer with an external reference, so an execution first waits for the copies of those arguments that it takes over
+ * (holds.c, donation.c): what it waits for are copies, and what those wait for is queued already.
  *
  * READINESS. A view may be deleted before its copy is over, so the block carries a use on the ready stream
  * (weir_touch) from the start. Plug-ins of WR_PJRT_MINOR_LEAST and later call on_delete only when the kernels that
@@ -199,11 +200,16 @@ enum wr_pjrt_reason wr_pjrt_deliver(struct wr_pjrt_view *v, const struct wr_pjrt
 /* Puts off the Destroy of a buffer or an event until it is released as often. */
 bool wr_pjrt_hold(void *thing);
 void wr_pjrt_release(void *thing, int destroy_place);
-void wr_pjrt_await_release(const void *thing);
 
 /* Holds a buffer to be read, and says where it lies. */
 bool wr_pjrt_hold_source(struct pjrt_buffer *b, uint64_t *address);
 void wr_pjrt_release_source(struct pjrt_buffer *b);
+
+/* ---- donation.c -------------------------------------------------------------------------------------- */
+
+bool wr_pjrt_is_known(const void *executable);
+bool wr_pjrt_may_take(const void *executable, size_t argument); /* true where it is not known */
+void wr_pjrt_learn_taken(const struct pjrt_execute *a);         /* after it */
 
 /* ---- workers.c --------------------------------------------------------------------------------------- */
 
@@ -227,5 +233,6 @@ struct pjrt_error *wr_pjrt_to_host(void *args);
 struct pjrt_error *wr_pjrt_destroy_buffer(void *args);
 struct pjrt_error *wr_pjrt_destroy_event(void *args);
 struct pjrt_error *wr_pjrt_execute(void *args);
+struct pjrt_error *wr_pjrt_destroy_executable(void *args);
 
 #endif

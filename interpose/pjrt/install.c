@@ -50,6 +50,7 @@ static const struct {
     {PJRT_BUFFER_DESTROY, wr_pjrt_destroy_buffer},
     {PJRT_EVENT_DESTROY, wr_pjrt_destroy_event},
     {PJRT_LOADED_EXECUTABLE_EXECUTE, wr_pjrt_execute},
+    {PJRT_LOADED_EXECUTABLE_DESTROY, wr_pjrt_destroy_executable},
 };
 
 static const struct pjrt_stream_extension *find_streams(const struct pjrt_api *api)
