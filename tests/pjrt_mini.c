@@ -115,6 +115,15 @@ static struct pjrt_error *device_memories(void *args)
     return NULL;
 }
 
+static struct pjrt_error *memory_stats(void *args)
+{
+    struct pjrt_memory_stats *a = args;
+    a->in_use = 1000;
+    a->peak_in_use = 2000;
+    a->has_peak_in_use = true;
+    return mini_enter(PJRT_DEVICE_MEMORY_STATS);
+}
+
 static struct pjrt_error *default_memory(void *args)
 {
     struct pjrt_get *a = args;
@@ -527,6 +536,7 @@ static void put_functions(pjrt_function *e)
     e[PJRT_DEVICE_LOCAL_HARDWARE_ID] = hardware_id;
     e[PJRT_DEVICE_ADDRESSABLE_MEMORIES] = device_memories;
     e[PJRT_DEVICE_DEFAULT_MEMORY] = default_memory;
+    e[PJRT_DEVICE_MEMORY_STATS] = memory_stats;
     e[PJRT_MEMORY_KIND] = memory_kind;
     e[PJRT_LOADED_EXECUTABLE_EXECUTE] = execute;
     e[PJRT_LOADED_EXECUTABLE_DESTROY] = executable_destroy;

@@ -204,7 +204,7 @@ static inline int close_hooked(void **state)
     for (int i = 0; i < MINI_DEVICES; i++) {
         struct wr_pjrt_ground *g = wr_pjrt_ground_at(i);
         weir_stats s = {.struct_size = sizeof s};
-        if (!g || !g->usable) continue;
+        if (!g || !wr_pjrt_is_open(g)) continue;
         OK(weir_pool_check(g->pool));
         OK(weir_pool_stats(g->pool, &s));
         assert_int_equal(s.live_blocks, 0);

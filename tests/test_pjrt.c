@@ -326,6 +326,23 @@ static void test_an_array_for_which_there_is_no_room_is_forwarded(void **state)
     destroy(third);
 }
 
+static void test_the_memory_of_a_device_is_the_plug_ins_and_weirs(void **state)
+{
+    (void)state;
+    struct pjrt_memory_stats before = {.struct_size = sizeof before, .device = device(0)}, after = before;
+    assert_null(call(PJRT_DEVICE_MEMORY_STATS, &before));
+    struct pjrt_buffer *b = put_bytes(0, MIB, 1);
+    assert_null(call(PJRT_DEVICE_MEMORY_STATS, &after));
+    assert_int_equal(after.in_use - before.in_use, MIB);
+    assert_true(before.in_use >= 1000 && after.peak_in_use >= 2000 + (int64_t)MIB);
+    await(b);
+    destroy(b);
+    mini_settle();
+    after = (struct pjrt_memory_stats){.struct_size = sizeof after, .device = device(0)};
+    assert_null(call(PJRT_DEVICE_MEMORY_STATS, &after));
+    assert_int_equal(after.in_use, before.in_use);
+}
+
 static void test_any_call_of_the_plug_in_may_fail_and_the_array_arrives_all_the_same(void **state)
 {
     (void)state;
@@ -404,6 +421,7 @@ int main(void)
         HOOKED(test_memory_deleted_under_a_reader_is_not_used_again_before_it_has_read),
         HOOKED(test_a_view_deleted_before_its_copy_is_over_keeps_its_memory_until_then),
         HOOKED(test_an_array_for_which_there_is_no_room_is_forwarded),
+        HOOKED(test_the_memory_of_a_device_is_the_plug_ins_and_weirs),
         HOOKED(test_any_call_of_the_plug_in_may_fail_and_the_array_arrives_all_the_same),
         HOOKED(test_any_call_of_the_driver_may_fail_and_the_array_arrives_all_the_same),
         HOOKED(test_threads_put_side_by_side),

@@ -42,6 +42,7 @@ typedef struct pjrt_error *(*pjrt_function)(void *args);
     X(DEVICE_LOCAL_HARDWARE_ID, 31)                                                                          \
     X(DEVICE_ADDRESSABLE_MEMORIES, 32)                                                                       \
     X(DEVICE_DEFAULT_MEMORY, 33)                                                                             \
+    X(DEVICE_MEMORY_STATS, 34)                                                                               \
     X(MEMORY_KIND, 36)                                                                                       \
     X(LOADED_EXECUTABLE_DESTROY, 50)                                                                         \
     X(LOADED_EXECUTABLE_EXECUTE, 55)                                                                         \
@@ -217,6 +218,13 @@ struct pjrt_execute {
     struct pjrt_execute_options *options;
     struct pjrt_buffer *const *const *arguments; /* by device */
     size_t n_devices, n_arguments;
+};
+
+struct pjrt_memory_stats {
+    PJRT_ARGS_HEAD;
+    struct pjrt_device *device;
+    int64_t in_use, peak_in_use; /* out */
+    bool has_peak_in_use;
 };
 
 /* For the calls that take or give one thing of a buffer, an event, a client, a device, a memory. */

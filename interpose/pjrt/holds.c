@@ -69,11 +69,11 @@ static void await_release(const void *thing)
     bool waited = false;
     pthread_mutex_lock(&lock);
     while (*find(thing)) {
+        if (!waited) atomic_fetch_add(&wr_pjrt_hook.counters.execute_waits, 1);
         waited = true;
         pthread_cond_wait(&released, &lock);
     }
     pthread_mutex_unlock(&lock);
-    if (waited) atomic_fetch_add(&wr_pjrt_hook.counters.execute_waits, 1);
 }
 
 /* True: it is held, and will be destroyed later. */

@@ -115,12 +115,18 @@ struct wr_pjrt_view;
 struct wr_pjrt_ground {
     int ordinal;
     pthread_once_t once;
-    bool usable; /* constant after `once` */
+    _Atomic bool usable; /* set once: then the rest is constant */
     weir_pool *pool;
     weir_engine *engine;
     weir_stream home;
     _Atomic(struct wr_pjrt_view *) deleted; /* pushed by any thread of the plug-in's, freed by ours */
 };
+
+/* Was it used, and can it be? */
+static inline bool wr_pjrt_is_open(struct wr_pjrt_ground *g)
+{
+    return atomic_load_explicit(&g->usable, memory_order_acquire);
+}
 
 /* A device of a client's. */
 struct wr_pjrt_site {
@@ -232,6 +238,7 @@ struct pjrt_error *wr_pjrt_copy_to_memory(void *args);
 struct pjrt_error *wr_pjrt_to_host(void *args);
 struct pjrt_error *wr_pjrt_destroy_buffer(void *args);
 struct pjrt_error *wr_pjrt_destroy_event(void *args);
+struct pjrt_error *wr_pjrt_memory_stats(void *args);
 struct pjrt_error *wr_pjrt_execute(void *args);
 struct pjrt_error *wr_pjrt_destroy_executable(void *args);
 

@@ -49,6 +49,7 @@ static const struct {
     {PJRT_BUFFER_TO_HOST_BUFFER, wr_pjrt_to_host},
     {PJRT_BUFFER_DESTROY, wr_pjrt_destroy_buffer},
     {PJRT_EVENT_DESTROY, wr_pjrt_destroy_event},
+    {PJRT_DEVICE_MEMORY_STATS, wr_pjrt_memory_stats},
     {PJRT_LOADED_EXECUTABLE_EXECUTE, wr_pjrt_execute},
     {PJRT_LOADED_EXECUTABLE_DESTROY, wr_pjrt_destroy_executable},
 };

@@ -59,7 +59,7 @@ static void open_ground(struct wr_pjrt_ground *g)
         return;
     }
     g->home = weir_engine_stream(g->engine);
-    g->usable = g->home != NULL;
+    atomic_store(&g->usable, g->home != NULL);
 }
 
 /* pthread_once has no argument. */
@@ -72,8 +72,9 @@ static void open_opening(void)
 
 bool wr_pjrt_site_open(struct wr_pjrt_site *site)
 {
+    if (wr_pjrt_is_open(site->ground)) return true;
     opening = site->ground;
-    return pthread_once(&site->ground->once, open_opening) == 0 && site->ground->usable;
+    return pthread_once(&site->ground->once, open_opening) == 0 && wr_pjrt_is_open(site->ground);
 }
 
 struct wr_pjrt_ground *wr_pjrt_ground_at(int ordinal)
@@ -157,7 +158,7 @@ void wr_pjrt_add_client(struct pjrt_client *c)
 static void retire_streams(struct wr_pjrt_site *site)
 {
     for (int i = 0; i < WR_PJRT_READY_MOST; i++)
-        if (site->ready[i].stream && site->ground->usable)
+        if (site->ready[i].stream && wr_pjrt_is_open(site->ground))
             (void)weir_stream_retire(site->ground->pool, (weir_stream)site->ready[i].stream);
 }
 

@@ -8,6 +8,21 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* The device's use is the plug-in's and weir's. Its peak is the sum of both peaks: what it was at most. */
+struct pjrt_error *wr_pjrt_memory_stats(void *args)
+{
+    struct pjrt_memory_stats *a = args;
+    struct pjrt_error *e = wr_pjrt_hook.original[PJRT_DEVICE_MEMORY_STATS](args);
+    struct wr_pjrt_site *site = wr_pjrt_site_of_device(a->device);
+    weir_stats s = {.struct_size = sizeof s};
+    if (e || a->struct_size < sizeof *a || !site || !wr_pjrt_is_open(site->ground)) return e;
+    wr_pjrt_sweep(site->ground);
+    if (weir_pool_stats(site->ground->pool, &s) != WEIR_OK) return NULL;
+    a->in_use += (int64_t)s.live_bytes;
+    if (a->has_peak_in_use) a->peak_in_use += (int64_t)s.peak_live_bytes;
+    return NULL;
+}
+
 struct text {
     char *at;
     size_t room, length; /* length: as if there were room without end */
@@ -30,7 +45,7 @@ static void put_devices(struct text *t)
     for (int i = 0; i < WR_PJRT_DEVICES_MOST; i++) {
         struct wr_pjrt_ground *g = wr_pjrt_ground_at(i);
         weir_stats s = {.struct_size = sizeof s};
-        if (!g || !g->usable) continue;
+        if (!g || !wr_pjrt_is_open(g)) continue;
         wr_pjrt_sweep(g);
         if (weir_pool_stats(g->pool, &s) != WEIR_OK) continue;
         put(t, "%s{\"device\": %d, \"live_bytes\": %llu, \"reserved_bytes\": %llu, \"limit_bytes\": %llu}",

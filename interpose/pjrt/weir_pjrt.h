@@ -9,6 +9,9 @@
  * streams and from its pool. Whatever is not plain - layouts, sub-byte types, other kinds of memory, no room left,
  * any error here - goes to the original function: a program never fails with this that ran without.
  *
+ * What the plug-in reports of a device's memory (Device.memory_stats() in JAX) counts weir's in: bytes in use, and
+ * their peak.
+ *
  * Environment, read at the first use of a device:
  *   WEIR_JAX_LIMIT   the most device memory that weir takes: bytes with K, M, G or T, or a fraction of the whole
  *                    ("0.1"). Default: four fifths of what XLA leaves to others (XLA_PYTHON_CLIENT_MEM_FRACTION,
