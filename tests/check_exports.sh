@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shared library exports the functions that the public headers declare, and nothing else; it needs no CUDA library.
+# A shared library exports the functions that its public headers declare, and nothing else; it needs no CUDA library.
 #
-#   bash tests/check_exports.sh LIBRARY
+#   bash tests/check_exports.sh LIBRARY HEADER...
 set -euo pipefail
 
 library=$1
-root=$(cd "$(dirname "$0")/.." && pwd)
+shift
 
 # Symbols of type A are the version's own name.
 exported=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort)
-declared=$(cat "$root"/alloc/weir.h "$root"/queue/weir_queue.h "$root"/queue/weir_copy.h "$root"/queue/weir_diagnose.h | tr '\n' ' ' |
-    grep -o 'WEIR_API [^;(]*(' | grep -o 'weir_[a-z_]*($' | tr -d '(' | sort)
+declared=$(cat "$@" | tr '\n' ' ' |
+    grep -oE 'WEIR_(PJRT_)?API [^;(]*\(' | grep -o 'weir_[a-z_]*($' | tr -d '(' | sort)
 
 if [ -z "$declared" ] || ! diff <(echo "$declared") <(echo "$exported"); then
     echo "the exports (>) of $library are not the declarations (<) of the public headers" >&2
