@@ -66,8 +66,7 @@ struct mini {
     unsigned calls[MINI_PLACES]; /* by place */
     unsigned crashes;
     int n_buffers, n_events, n_errors;
-    int fail_place; /* the call of it after `fail_after` others fails; -1: none */
-    int fail_after;
+    int fail_place, fail_after; /* mini_fail */
 };
 extern struct mini mini;
 
@@ -81,6 +80,9 @@ struct pjrt_api *mini_open(const char *profile);
 struct pjrt_client *mini_client(const char *platform); /* through the table, as a program does */
 void mini_destroy_client(struct pjrt_client *c);
 void mini_settle(void); /* until nothing is pending in the plug-in */
+
+/* The call of that place after `after` others fails; -1: none does. */
+void mini_fail(int place, int after);
 
 /* A buffer of the plug-in's own, all of whose bytes are `tag`, computed behind what the device computes now. */
 struct pjrt_buffer *mini_computed(struct pjrt_device *d, int type, size_t n, unsigned char tag);

@@ -71,6 +71,14 @@ struct pjrt_error *mini_enter(int place)
     return fails ? mini_error(13, "asked for") : NULL;
 }
 
+void mini_fail(int place, int after)
+{
+    pthread_mutex_lock(&lock);
+    mini.fail_place = place;
+    mini.fail_after = after;
+    pthread_mutex_unlock(&lock);
+}
+
 static struct pjrt_error *destroy_error(void *args)
 {
     struct pjrt_one *a = args;

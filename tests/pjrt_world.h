@@ -197,7 +197,7 @@ static inline int close_hooked(void **state)
     char text[4096];
     for (int i = 0; i < MINI_DEVICES; i++)
         let_go(i);
-    mini.fail_place = -1;
+    mini_fail(-1, 0);
     wr_pjrt_drain_workers();
     mini_settle();
     (void)weir_pjrt_status(text, sizeof text); /* gives back what was deleted */

@@ -351,14 +351,13 @@ static void test_any_call_of_the_plug_in_may_fail_and_the_array_arrives_all_the_
     destroy(put_bytes(0, 10, 1));
     for (unsigned i = 0; i < WR_ARRAY_LEN(places); i++) {
         uint64_t refused = forwarded(WR_PJRT_REFUSED);
-        mini.fail_after = 0;
-        mini.fail_place = places[i];
+        mini_fail(places[i], 0);
         struct pjrt_buffer *b = put_bytes(0, 100000, i);
         assert_int_equal(forwarded(WR_PJRT_REFUSED), refused + 1);
         assert_bytes(b, i);
         destroy(b);
     }
-    mini.fail_place = -1;
+    mini_fail(-1, 0);
 }
 
 /* Any call of the driver's, too: whatever fails, what arrives is right. */

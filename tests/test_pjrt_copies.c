@@ -289,14 +289,13 @@ static void test_a_plug_in_that_takes_no_pinned_views_is_asked_once(void **state
     (void)state;
     struct pjrt_buffer *from = put_bytes(0, MIB, 6);
     unsigned views = mini.calls[PJRT_CLIENT_CREATE_VIEW_OF_DEVICE_BUFFER];
-    mini.fail_after = 0;
-    mini.fail_place = PJRT_CLIENT_CREATE_VIEW_OF_DEVICE_BUFFER;
+    mini_fail(PJRT_CLIENT_CREATE_VIEW_OF_DEVICE_BUFFER, 0);
     for (int i = 0; i < 3; i++) {
         struct pjrt_buffer *pinned = copy_to_memory(from, &device(0)->pinned);
         assert_bytes(pinned, 6);
         destroy(pinned);
     }
-    mini.fail_place = -1;
+    mini_fail(-1, 0);
     assert_int_equal(mini.calls[PJRT_CLIENT_CREATE_VIEW_OF_DEVICE_BUFFER], views + 1);
     mini_settle();
     destroy(from);
@@ -433,18 +432,16 @@ static void test_any_call_of_the_plug_in_may_fail_and_the_copy_arrives_all_the_s
     unsigned char *to = malloc(2 * MIB);
     for (unsigned i = 0; i < WR_ARRAY_LEN(places); i++)
         for (int after = 0; after < 2; after++) {
-            mini.fail_after = after;
-            mini.fail_place = places[i];
+            mini_fail(places[i], after);
             struct pjrt_buffer *other = copy_to_memory(from, &device(1)->memory);
-            mini.fail_place = -1;
+            mini_fail(-1, 0);
             assert_bytes(other, 7);
             memset(to, 0, 2 * MIB);
-            mini.fail_after = after;
-            mini.fail_place = places[i];
+            mini_fail(places[i], after);
             struct pjrt_to_host args = host_args(from, to);
             assert_null(call(PJRT_BUFFER_TO_HOST_BUFFER, &args));
             wr_pjrt_drain_workers();
-            mini.fail_place = -1;
+            mini_fail(-1, 0);
             assert_true(becomes_ready(args.event));
             assert_int_equal(to[2 * MIB - 1], byte_at(2 * MIB - 1, 7));
             mini_settle();
@@ -461,10 +458,9 @@ static void test_a_gate_that_the_plug_in_refuses_is_given_back(void **state)
     for (int i = 0; i < 40; i++) { /* more than there are gates */
         stall(0);
         struct pjrt_buffer *from = mini_computed(device(0), U8, 1000, 9);
-        mini.fail_after = 0;
-        mini.fail_place = MINI_STREAM_WAIT;
+        mini_fail(MINI_STREAM_WAIT, 0);
         struct pjrt_buffer *to = copy_to_memory(from, &device(1)->memory);
-        mini.fail_place = -1;
+        mini_fail(-1, 0);
         let_go(0);
         assert_all(to, 9);
         destroy(from);
