@@ -121,6 +121,24 @@ static void test_a_source_destroyed_while_it_is_copied_lives_until_then(void **s
     destroy(second);
 }
 
+static void test_a_copy_deleted_while_it_waits_for_its_source_keeps_its_memory_until_it_has_passed(
+    void **state)
+{
+    (void)state;
+    stall(0);
+    struct pjrt_buffer *from = mini_computed(device(0), U8, MIB, 79);
+    struct pjrt_buffer *to = copy_to_memory(from, &device(1)->memory);
+    destroy(to);
+    usleep(5000); /* deleted, and its memory would be the next one's */
+    struct pjrt_buffer *next = put_bytes(1, MIB, 8);
+    let_go(0);
+    mini_settle();
+    wr_pjrt_drain_workers();
+    assert_bytes(next, 8);
+    destroy(from);
+    destroy(next);
+}
+
 struct execution {
     struct pjrt_executable *x;
     struct pjrt_buffer *argument;
@@ -282,6 +300,32 @@ static void test_pinned_memory_goes_back_before_it_is_filled_and_that_of_another
     destroy(pinned);
     destroy(back);
     destroy(elsewhere);
+}
+
+/* Memory that says it is pinned and is not known to the driver would be read too early. */
+static void test_pinned_memory_that_the_driver_does_not_know_is_forwarded_while_it_is_filled(void **state)
+{
+    (void)state;
+    stall(0);
+    struct pjrt_buffer *from = mini_computed(device(0), U8, 1000, 4);
+    uint64_t address = from->address, up = served(WR_PJRT_FROM_PINNED), failed = forwarded(WR_PJRT_FAILED);
+    from->memory = &device(0)->pinned;
+    from->address = (uintptr_t)host_bytes(1000, 1);
+    struct pjrt_copy_to_memory args = {
+        .struct_size = sizeof args, .from = from, .memory = &device(0)->memory};
+    mini_fail(PJRT_BUFFER_COPY_TO_MEMORY, 0); /* the original, which would wait here */
+    struct pjrt_one error = {.struct_size = sizeof error, .subject = call(PJRT_BUFFER_COPY_TO_MEMORY, &args)};
+    assert_non_null(error.subject);
+    (void)call(PJRT_ERROR_DESTROY, &error);
+    assert_int_equal(served(WR_PJRT_FROM_PINNED), up);
+    assert_int_equal(forwarded(WR_PJRT_FAILED), failed + 1);
+    let_go(0);
+    mini_settle();
+    wr_pjrt_drain_workers();
+    free((void *)(uintptr_t)from->address);
+    from->memory = &device(0)->memory;
+    from->address = address;
+    destroy(from);
 }
 
 static void test_a_plug_in_that_takes_no_pinned_views_is_asked_once(void **state)
@@ -513,12 +557,14 @@ int main(void)
         HOOKED(test_layout_and_type_go_with_the_copy_and_what_is_not_plain_is_forwarded),
         HOOKED(test_a_copy_waits_for_its_source_and_holds_up_nothing_else),
         HOOKED(test_a_source_destroyed_while_it_is_copied_lives_until_then),
+        HOOKED(test_a_copy_deleted_while_it_waits_for_its_source_keeps_its_memory_until_it_has_passed),
         HOOKED(test_an_execution_that_takes_over_what_is_being_copied_waits_for_the_copy_and_succeeds),
         HOOKED(test_an_execution_that_only_reads_what_is_being_copied_waits_once_and_never_again),
         HOOKED(test_nothing_is_learned_from_a_call_that_spares_some_arguments),
         HOOKED(test_views_are_donated_like_other_buffers),
         HOOKED(test_buffers_go_to_pinned_memory_and_back_while_the_device_computes),
         HOOKED(test_pinned_memory_goes_back_before_it_is_filled_and_that_of_another_device_is_forwarded),
+        HOOKED(test_pinned_memory_that_the_driver_does_not_know_is_forwarded_while_it_is_filled),
         HOOKED(test_a_plug_in_that_takes_no_pinned_views_is_asked_once),
         HOOKED(test_large_buffers_reach_the_host_and_small_ones_go_as_before),
         HOOKED(test_a_question_for_the_size_and_other_layouts_go_as_before),
