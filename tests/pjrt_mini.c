@@ -147,15 +147,26 @@ static struct kept {
     wr_event event;
 } * _Atomic kept;
 
-static wr_event record(struct pjrt_device *d, weir_stream s)
+static weir_status try_record(struct pjrt_device *d, weir_stream s, wr_event *out)
 {
     struct kept *k = calloc(1, sizeof *k);
-    make(d->sim->ops->event_create(d->sim, &k->event));
-    make(d->sim->ops->event_record(d->sim, k->event, s));
+    weir_status status = d->sim->ops->event_create(d->sim, &k->event);
+    if (status != WEIR_OK) {
+        free(k);
+        return status;
+    }
     k->next = atomic_load(&kept);
     while (!atomic_compare_exchange_weak(&kept, &k->next, k))
         ;
-    return k->event;
+    *out = k->event;
+    return d->sim->ops->event_record(d->sim, k->event, s);
+}
+
+static wr_event record(struct pjrt_device *d, weir_stream s)
+{
+    wr_event e;
+    make(try_record(d, s, &e));
+    return e;
 }
 
 static void wait_for(struct pjrt_device *d, weir_stream s, wr_event e)
@@ -348,12 +359,14 @@ static struct pjrt_error *create_view(void *args)
     if (error) return error;
     struct pjrt_memory *m = a->memory ? a->memory : &a->device->memory;
     if (!is_ready_stream(m->device, a->stream)) return mini_error(NOT_FOUND, "no stream of the plug-in's");
+    wr_event ready;
+    if (try_record(m->device, (weir_stream)a->stream, &ready) != WEIR_OK) return mini_error(13, "no event");
     struct pjrt_buffer *b = new_buffer(m, a->type, a->dims, a->n_dims);
     memcpy(b->minor_to_major, a->layout->as.tiled.minor_to_major, a->n_dims * sizeof(int64_t));
     b->address = (uintptr_t)a->address;
     b->on_delete = a->on_delete;
     b->argument = a->on_delete_argument;
-    b->ready = record(m->device, (weir_stream)a->stream);
+    b->ready = ready;
     a->buffer = b;
     return NULL;
 }

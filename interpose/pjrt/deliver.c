@@ -38,18 +38,6 @@ enum wr_pjrt_reason wr_pjrt_view_open(
     return full ? WR_PJRT_NO_ROOM : WR_PJRT_FAILED;
 }
 
-void wr_pjrt_view_close(struct wr_pjrt_view *v)
-{
-    struct wr_pjrt_ground *g = v->site->ground;
-    bool waits = v->ready && atomic_load(&v->site->client); /* the stream went with the client */
-    if (v->pinned)
-        (void)weir_host_free(
-            g->pool, (void *)(uintptr_t)v->address, waits ? (weir_stream)v->ready : WEIR_NO_STREAM);
-    else
-        (void)weir_free(g->pool, v->address, g->home);
-    free(v);
-}
-
 /* Called by any thread of the plug-in's, maybe one that must not call the driver: so the view is only noted. */
 static void note_deleted(void *address, void *argument)
 {
@@ -59,6 +47,24 @@ static void note_deleted(void *address, void *argument)
     v->next = atomic_load(top);
     while (!atomic_compare_exchange_weak(top, &v->next, v))
         ;
+}
+
+static weir_status free_memory(struct wr_pjrt_view *v)
+{
+    struct wr_pjrt_ground *g = v->site->ground;
+    if (!v->pinned) return weir_free(g->pool, v->address, g->home);
+    bool waits = v->ready && atomic_load(&v->site->client); /* the stream went with the client */
+    return weir_host_free(
+        g->pool, (void *)(uintptr_t)v->address, waits ? (weir_stream)v->ready : WEIR_NO_STREAM);
+}
+
+void wr_pjrt_view_close(struct wr_pjrt_view *v)
+{
+    weir_status s = free_memory(v);
+    if (s == WEIR_DRIVER_ERROR || s == WEIR_NO_HOST_MEMORY)
+        note_deleted(NULL, v); /* it is as it was: the next sweep tries again */
+    else
+        free(v);
 }
 
 void wr_pjrt_sweep(struct wr_pjrt_ground *g)
