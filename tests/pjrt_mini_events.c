@@ -5,6 +5,7 @@
 #include "pjrt_mini.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,7 +56,7 @@ struct pjrt_error *mini_error(int code, const char *text)
 {
     struct pjrt_error *e = calloc(1, sizeof *e);
     e->code = code;
-    strncpy(e->text, text, sizeof e->text - 1);
+    snprintf(e->text, sizeof e->text, "%s", text);
     pthread_mutex_lock(&lock);
     mini.n_errors++;
     pthread_mutex_unlock(&lock);
