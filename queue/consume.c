@@ -123,19 +123,25 @@ static weir_status await_item(weir_queue *q, const struct wr_want *want, int64_t
 
 /* ---- delivering -------------------------------------------------------------------------------------- */
 
+/* The stream waits for the copy. *reader is its heap, pinned. Off the lock. */
+static weir_status wait_pinned(
+    weir_queue *q, struct wr_mark copied, weir_stream stream, struct wr_heap **reader, bool *waits)
+{
+    weir_status s = wr_heaps_pin_stream(q->copier.pool, stream, reader);
+    if (s != WEIR_OK) return s;
+    *waits = !wr_mark_passed(copied) && !WR_FAULT(QUEUE_ACQUIRE_SKIPS_WAIT);
+    if (*waits) s = wr_mark_wait(copied, stream);
+    if (s != WEIR_OK) wr_heaps_unpin(q->copier.pool, *reader);
+    return s;
+}
+
 /* The stream waits for the item's copy. Its heap is kept from ending until the item is released: of a stream
  * or thread that is gone the fence stays, to be waited for. Off the lock. */
 static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, bool *waits)
 {
     struct wr_heap *reader;
-    weir_status s = wr_heaps_pin_stream(q->copier.pool, stream, &reader);
+    weir_status s = wait_pinned(q, g.place->copied, stream, &reader, waits);
     if (s != WEIR_OK) return s;
-    *waits = !wr_mark_passed(g.place->copied) && !WR_FAULT(QUEUE_ACQUIRE_SKIPS_WAIT);
-    if (*waits) s = wr_mark_wait(g.place->copied, stream);
-    if (s != WEIR_OK) {
-        wr_heaps_unpin(q->copier.pool, reader);
-        return s;
-    }
     g.hold->reader = reader;
     g.hold->stream = stream;
     g.hold->span =
@@ -208,6 +214,24 @@ weir_status weir_queue_acquire(weir_queue *q, weir_stream stream, int64_t timeou
 }
 
 /* ---- readers ----------------------------------------------------------------------------------------- */
+
+weir_status weir_queue_await(weir_queue *q, const weir_item *item, weir_stream stream)
+{
+    if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    weir_status s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    struct grip g;
+    if (!find_held(q, item, &g)) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
+    struct wr_mark copied = g.place->copied;
+    bool waits = false;
+    wr_lock_give(&q->lock);
+    struct wr_heap *reader;
+    s = wait_pinned(q, copied, stream, &reader, &waits);
+    if (s == WEIR_OK) wr_heaps_unpin(q->copier.pool, reader);
+    wr_lock_take(&q->lock);
+    if (s == WEIR_OK) q->stats.stream_waits_copy += waits;
+    return wr_queue_leave(q, s);
+}
 
 weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream stream)
 {

@@ -186,6 +186,11 @@ WEIR_API weir_status weir_queue_acquire_as(
  * covered up to its end or this call. Errors: STALE_HANDLE; those of release: then call again. */
 WEIR_API weir_status weir_queue_leave(weir_queue *q, weir_consumer consumer);
 
+/* Makes `stream`, too, wait for the item's copy, before work is queued there that reads it: as acquire does for the
+ * stream given to it. What is queued later is declared by use, or named to release.
+ * Errors: STALE_HANDLE, CAPTURING, DRIVER_ERROR, CONTEXT_LOST, NO_HOST_MEMORY. */
+WEIR_API weir_status weir_queue_await(weir_queue *q, const weir_item *item, weir_stream stream);
+
 /* Declares that `stream`, too, has work queued that reads the item.
  * Errors: STALE_HANDLE, CAPTURING, DRIVER_ERROR, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream stream);

@@ -300,6 +300,29 @@ static void test_acquire_waits_on_the_stream_alone(void **state)
     close_world(&w);
 }
 
+static void test_another_stream_that_awaits_an_item_reads_behind_its_copy(void **state)
+{
+    (void)state;
+    struct world w;
+    open_virtual(&w, 8 * MIB, 2);
+    OK(feed(&w, 8 * MIB, 9, 0));
+    weir_item item, stranger;
+    OK(weir_queue_acquire(w.queue, w.stream[0], 0, &item));
+    stranger = item;
+    stranger.handle++;
+    assert_int_equal(weir_queue_await(w.queue, NULL, w.stream[1]), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_queue_await(w.queue, &stranger, w.stream[1]), WEIR_STALE_HANDLE);
+    wr_sim_set_capturing(w.device, w.stream[1], true);
+    assert_int_equal(weir_queue_await(w.queue, &item, w.stream[1]), WEIR_CAPTURING);
+    wr_sim_set_capturing(w.device, w.stream[1], false);
+    OK(weir_queue_await(w.queue, &item, w.stream[1]));
+    assert_int_equal(stats_of(w.queue).stream_waits_copy, 2);
+    read_item_on(&w, &item, 9, 1);
+    OK(weir_queue_release(w.queue, &item, &w.stream[1], 1));
+    assert_int_equal(weir_queue_await(w.queue, &item, w.stream[1]), WEIR_STALE_HANDLE);
+    close_world(&w);
+}
+
 static void test_a_capturing_stream_is_refused_and_nothing_is_lost(void **state)
 {
     (void)state;
@@ -508,6 +531,7 @@ int main(void)
         cmocka_unit_test(test_a_released_slot_is_refilled_behind_its_reader_without_a_host_wait),
         cmocka_unit_test(test_an_empty_slot_is_preferred_to_one_that_drains_for_longer),
         cmocka_unit_test(test_acquire_waits_on_the_stream_alone),
+        cmocka_unit_test(test_another_stream_that_awaits_an_item_reads_behind_its_copy),
         cmocka_unit_test(test_a_capturing_stream_is_refused_and_nothing_is_lost),
         cmocka_unit_test(test_a_gathered_push_is_one_copy_of_all_spans),
         cmocka_unit_test(test_borrowed_spans_are_read_in_place),
