@@ -26,6 +26,7 @@ LAYERS = [
     "interpose/pjrt/weir_pjrt.h interpose/pjrt/abi interpose/pjrt/hook interpose/pjrt/calls interpose/pjrt/sites"
     " interpose/pjrt/arrays interpose/pjrt/deliver interpose/pjrt/from_host interpose/pjrt/across interpose/pjrt/to_host"
     " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
+    "interpose/python/lease interpose/python/lease_count interpose/python/dlpack",
 ]
 
 
@@ -66,7 +67,7 @@ def check(file):
 
 
 def main():
-    files = [f for folder in ("alloc", "queue", "interpose/pjrt") for f in sorted((ROOT / folder).glob("*.[ch]"))]
+    files = [f for folder in ("alloc", "queue", "interpose") for f in sorted((ROOT / folder).rglob("*.[ch]"))]
     broken = [line for file in files for line in check(file)]
     print("\n".join(broken) if broken else f"{len(files)} files keep to their layers")
     return 1 if broken or not files else 0
