@@ -201,6 +201,7 @@ WEIR_FUNCTIONS = {
     "weir_queue_poison": (_STATUS, [_HANDLE, c_int64, c_char_p]),
     "weir_queue_get_stats": (_STATUS, [_HANDLE, POINTER(QueueStats)]),
     "weir_engine_open": (_STATUS, [_HANDLE, POINTER(EngineOptions), POINTER(_HANDLE)]),
+    "weir_engine_close": (_STATUS, [_HANDLE]),
     "weir_engine_link": (_STATUS, [_HANDLE, _HANDLE]),
     "weir_engine_stream": (_STREAM, [_HANDLE]),
     "weir_copy": (

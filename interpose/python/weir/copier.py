@@ -27,6 +27,10 @@ class Copier:
         self.stream: int = lib.weir_engine_stream(handle)
         """A stream where nothing runs: allocate what is to be filled on it."""
 
+    def close(self) -> None:
+        """Copies that are queued still run. By its pool."""
+        check(lib.weir_engine_close(self._handle))
+
     def copy(
         self,
         direction: int,

@@ -132,6 +132,10 @@ class Pool:
     def close(self) -> bool:
         """No more allocs; frees are accepted. True: all memory has gone back to the driver; False: blocks still hold
         some, and their last free finishes it."""
+        with self._lock:
+            copier, self._copier = self._copier, None
+        if copier:
+            copier.close()
         status = lib.weir_pool_close(self.handle)
         if status and lib.weir_status_name(status) == b"WEIR_NOT_YET":
             return False

@@ -177,10 +177,17 @@ class Queue:
                 raise self._failure from error
             raise
         key, forms = self._take_note(held.key)
-        lease = python_lib.weir_lease_item(self._house, ctypes.byref(held), home)
+        return _item_of(self._lease_of(held, home), key, held.device, forms)
+
+    def _lease_of(self, held: _abi.Item, home: int) -> Lease:
+        with self._lock:  # destroy is not to take the house away meanwhile
+            lease = self._house and python_lib.weir_lease_item(self._house, ctypes.byref(held), home)
+            destroyed = not self._house
         if not lease:
             lib.weir_queue_release(self._handle, ctypes.byref(held), None, 0)
-        return _item_of(Lease(need_memory(lease), self.pool, home), key, held.device, forms)
+        if destroyed:
+            raise Closed("the queue was destroyed")
+        return Lease(need_memory(lease), self.pool, home)
 
     def __iter__(self) -> Iterator[Item]:
         """Items until the queue is closed and empty. Each is released at the next round, but for the tensors made
