@@ -66,9 +66,10 @@ class DeviceArray:
     It does not own the memory: its item or block does, and so does each DLPack tensor made from it.
     """
 
-    def __init__(self, lease: Lease, address: int, form: _arrays.Form):
+    def __init__(self, lease: Lease, address: int, form: _arrays.Form, ticket: _abi.Ticket | None = None):
         self._lease = lease
         self._form = form
+        self._ticket = ticket  # a copy into it, which its own stream does not wait for
         self.address = address
         """The device address."""
         self.shape = form.shape
@@ -122,11 +123,22 @@ class DeviceArray:
         if device[0] == _CPU:
             if stream not in (None, -1):
                 raise BufferError("memory of a simulated device is the host's, which has no streams")
-            self._lease.pool.copier.settle(self.address, self.nbytes, self.stream)
+            self._settle()
         elif stream == 0:
             raise BufferError("stream 0 is ambiguous: 1 is the legacy default stream, 2 the per-thread one")
         elif stream != -1:
-            self._lease.read_on(_streams.handle(stream))
+            reader = _streams.handle(stream)
+            self._lease.read_on(reader)
+            if self._ticket is not None:
+                self._lease.pool.copier.join(self._ticket, reader)
+
+    def _settle(self) -> None:
+        """The host waits until the values are there."""
+        copier = self._lease.pool.copier
+        if self._ticket is not None:
+            copier.wait(self._ticket)
+        else:
+            copier.settle(self.address, self.nbytes, self.stream)
 
     # ---- CUDA array interface, version 3
 

@@ -45,7 +45,12 @@ class Copier:
         options = _abi.CopyOptions(after=streams, n_after=len(after), timeout_ns=timeout_ns(timeout))
         ticket = _abi.Ticket()
         array = (_abi.Piece * max(1, len(listed)))(*listed)
-        check(lib.weir_copy(self._handle, direction, array, len(listed), ctypes.byref(options), ctypes.byref(ticket)))
+        arguments = (self._handle, direction, array, len(listed), ctypes.byref(options), ctypes.byref(ticket))
+        try:
+            check(lib.weir_copy(*arguments))
+        except BaseException:
+            lib.weir_copy_wait(self._handle, ticket, -1)  # a part may be under way
+            raise
         return ticket
 
     def join(self, ticket: _abi.Ticket, stream: int) -> None:

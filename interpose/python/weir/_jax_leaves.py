@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What prefetch and transfer share: which leaves of a tree weir moves, where to, and how they become JAX arrays."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Sequence
+
+from . import _arrays
+from ._device import DeviceArray
+from .pool import Pool
+from .pool import pool as pool_of
+
+# From here on a buffer's owner hears of its end after the last kernel that reads it, and not when that is enqueued.
+_FIRST_SAFE = (0, 11, 2)
+
+
+def pool_for(target: Any) -> tuple[Any, Pool | None]:
+    """The one device that a Device, Sharding or None (the default) means, and its pool. (None, None): forward."""
+    import jax
+
+    if target is None:
+        device = jax.config.jax_default_device or jax.local_devices()[0]
+    elif isinstance(target, jax.sharding.Sharding):
+        if len(target.device_set) != 1 or target.memory_kind not in (None, "device"):
+            return None, None
+        (device,) = target.device_set
+    else:
+        device = target
+    platform = getattr(device, "platform", None)
+    if platform == "cpu" and os.environ.get("WEIR_DEVICE", "").startswith("sim"):
+        return device, pool_of(0)
+    if platform != "gpu" or jax.__version_info__ < _FIRST_SAFE or device.process_index != jax.process_index():
+        return None, None
+    return device, pool_of(device.local_hardware_id)
+
+
+def movable(leaf: Any) -> Any | None:
+    """A dense numpy array as JAX would have it on a device (64 bits only if those are enabled), None: forward."""
+    import jax
+    import numpy
+
+    if type(leaf) is not numpy.ndarray or leaf.size == 0 or leaf.dtype.hasobject:
+        return None
+    array = numpy.ascontiguousarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)).reshape(leaf.shape)
+    try:
+        _arrays.of(array).form.dlpack_code()
+    except (BufferError, TypeError):
+        return None
+    return array
+
+
+def to_jax(array: DeviceArray, device: Any) -> Any:
+    """The same memory as a JAX array, on whose stream the values are awaited."""
+    import jax
+
+    imported = jax.dlpack.from_dlpack(array)
+    return imported if device in imported.devices() else jax.device_put(imported, device)
+
+
+def put_others(leaves: Sequence[Any], moved: Sequence[Any], target: Any) -> list[Any]:
+    """Leaves that are not moved, on the device by JAX in one call; None in place of the others."""
+    import jax
+
+    others = [leaf for leaf, array in zip(leaves, moved) if array is None]
+    put = iter(jax.device_put(others, target) if others else [])
+    return [next(put) if array is None else None for array in moved]
+
+
+def fill_in(put: Sequence[Any], arrived: Sequence[Any]) -> list[Any]:
+    """Those that were moved, in the places that put_others has left."""
+    rest = iter(arrived)
+    return [next(rest) if leaf is None else leaf for leaf in put]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weir.jax.prefetch: batches that are on the device before they are asked for."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Iterable, Iterator, NamedTuple
+
+from ._jax_leaves import fill_in, movable, pool_for, put_others, to_jax
+from .errors import OutOfMemory, WouldBlock
+from .queue import Queue
+
+
+class _Batch(NamedTuple):
+    """A batch of the source, taken ahead."""
+
+    put: list[Any]  # its leaves, None for those that are in the queue
+    structure: Any
+
+
+class Prefetch:
+    """The iterator that `prefetch` returns. Also a context manager; it ends with its last batch, or by `close`."""
+
+    def __init__(self, source: Iterable[Any], target: Any, depth: int, max_bytes: int | None):
+        if depth < 1:
+            raise ValueError("depth is at least 1")
+        self._source: Iterator[Any] | None = iter(source)
+        self._target, self._depth, self._max_bytes = target, depth, max_bytes
+        self._ahead: collections.deque[_Batch] = collections.deque()
+        self._queue: Queue | None = None
+        self._error: BaseException | None = None
+        self._device, self._pool = pool_for(target)
+
+    def __iter__(self) -> Prefetch:
+        return self
+
+    def __next__(self) -> Any:
+        self._take_ahead(self._depth)
+        if not self._ahead:
+            self.close()
+            error, self._error = self._error, None
+            raise error or StopIteration
+        batch = self._deliver(self._ahead.popleft())
+        self._take_ahead(self._depth)  # while this one is computed with
+        return batch
+
+    def close(self) -> None:
+        """Drops what was taken ahead. Batches that were delivered stay. Again: no-op."""
+        self._source = None
+        self._ahead.clear()
+        if self._queue:
+            self._queue.destroy()
+
+    def __enter__(self) -> Prefetch:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # ---- taking ahead
+
+    def _take_ahead(self, n: int) -> None:
+        """An exception of the source is kept until the batches before it are delivered."""
+        while self._source is not None and len(self._ahead) < n:
+            try:
+                tree = next(self._source)
+            except StopIteration:
+                self._source = None
+            except BaseException as error:
+                self._source, self._error = None, error
+            else:
+                self._ahead.append(self._begin(tree))
+
+    def _begin(self, tree: Any) -> _Batch:
+        import jax
+
+        leaves, structure = jax.tree.flatten(tree)
+        moved = [movable(leaf) for leaf in leaves] if self._pool else [None] * len(leaves)
+        arrays = [array for array in moved if array is not None]
+        if arrays and not self._push(arrays):
+            moved = [None] * len(leaves)
+        return _Batch(put_others(leaves, moved, self._target), structure)
+
+    def _push(self, arrays: list[Any]) -> bool:
+        """False: the queue can't take them now. It never waits here: batches that the program keeps hold their slots,
+        so none might come free."""
+        try:
+            if self._queue is None:
+                self._queue = self._open(sum(array.nbytes + 256 for array in arrays))
+            self._queue.push(arrays, timeout=0)
+        except (WouldBlock, OutOfMemory):
+            return False
+        return True
+
+    def _open(self, first_bytes: int) -> Queue:
+        """Slots for what is ahead, and for the batches that the program works with: the present and the last."""
+        slots = self._depth + 2
+        limit = self._max_bytes or 2 * slots * first_bytes
+        return Queue(limit, slots, pool=self._pool, device_bytes=limit, pinned_bytes=limit)
+
+    # ---- delivering
+
+    def _deliver(self, batch: _Batch) -> Any:
+        import jax
+
+        arrived = []
+        if any(leaf is None for leaf in batch.put):
+            with self._queue.get(timeout=0) as item:
+                arrived = [to_jax(array, self._device) for array in item]
+        return jax.tree.unflatten(batch.structure, fill_in(batch.put, arrived))
+
+
+def prefetch(
+    iterator: Iterable[Any], device_or_sharding: Any = None, depth: int = 2, max_bytes: int | None = None
+) -> Prefetch:
+    """Iterates over trees of host arrays as trees of JAX arrays, `depth` batches ahead.
+
+    Numpy leaves travel through a weir queue: their copies wait for no compute, and no thread drives them. The
+    source is advanced by the caller's thread, when a batch is asked for. `max_bytes`: the most device memory, and pinned
+    memory again, for the batches ahead and those that the program still holds; None: room for twice the first. What
+    does not fit, other leaves, and shardings over several devices go by jax.device_put, ahead likewise.
+    The source may overwrite what travels through the queue when it is asked for the next batch. Its exception comes
+    after all batches before it.
+    """
+    return Prefetch(iterator, device_or_sharding, depth, max_bytes)

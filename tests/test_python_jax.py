@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weir.jax: switching the hook on, against a plug-in and a hook that note what they are asked; prefetch and transfer with
+JAX on the CPU, where it is installed, and the simulated device.
+
+    WEIR_LIBRARY_PATH=BUILD python3 tests/test_python_jax.py [CC]
+"""
+import gc
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+os.environ.setdefault("WEIR_DEVICE", "sim")
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(ROOT / "interpose" / "python"))
+
+import weir  # noqa: E402
+import weir.jax  # noqa: E402
+from weir import _lib  # noqa: E402
+
+try:
+    import jax
+    import numpy
+except ImportError:
+    jax = None
+COMPILER = "cc"
+
+PLUGIN = "static int table; const void *GetPjrtApi(void) { return &table; }\n"
+HOOK = """
+#include <stdio.h>
+#include <stdlib.h>
+static const void *hooked;
+static int installs;
+int weir_pjrt_install(const void *api)
+{
+    if (getenv("REFUSE")) return 1;
+    installs += !hooked;
+    hooked = api;
+    return 0;
+}
+int weir_pjrt_uninstall(void) { hooked = NULL; return 0; }
+const char *weir_pjrt_message(void) { return getenv("REFUSE") ? "a table of another shape" : "hooked"; }
+size_t weir_pjrt_status(char *json, size_t bytes)
+{
+    return (size_t)snprintf(json, bytes, "{\\"installed\\": %s, \\"installs\\": %d}", hooked ? "true" : "false", installs);
+}
+"""
+
+
+class TheHook(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp())
+        for name in ("libweir.so.0", "libweir_python.so"):
+            (cls.folder / name).symlink_to(_lib.folder().resolve() / name)
+        cls.build(HOOK, cls.folder / "libweir_pjrt.so")
+        plugin = cls.folder / "site" / "jax_plugins" / "xla_cuda13"
+        plugin.mkdir(parents=True)
+        (plugin / "__init__.py").write_text("raise SystemExit('the plug-in was imported')")
+        cls.build(PLUGIN, plugin / "xla_cuda_plugin.so")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    @classmethod
+    def build(cls, source, path):
+        command = [COMPILER, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)]
+        subprocess.run(command, input=source, text=True, check=True)
+
+    def run_python(self, *arguments, site="site", **variables):
+        environment = dict(os.environ, WEIR_LIBRARY_PATH=str(self.folder), **variables)
+        environment["PYTHONPATH"] = f"{ROOT / 'interpose' / 'python'}:{self.folder / site}"
+        return subprocess.run(
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+
+    def test_install_is_idempotent_and_imports_neither_jax_nor_the_plugin(self):
+        code = (
+            "import sys, json, weir.jax as w\n"
+            "done = [w.status()['installed'], w.install(), w.install()]\n"
+            "print(json.dumps([done, w.status(), 'jax' in sys.modules]))\n"
+            "w.uninstall(); assert not w.status()['installed']\n"
+            "assert w.install() and w.status()['installs'] == 2"
+        )
+        done, status, imported = json.loads(self.run_python("-c", code).stdout)
+        self.assertEqual(done, [False, True, True])
+        self.assertEqual((status["installed"], status["installs"], status["message"]), (True, 1, "hooked"))
+        self.assertFalse(imported)
+
+    def test_a_hook_that_declines_is_a_warning_and_a_reason(self):
+        code = "import weir.jax as w; print(w.install(), w.status()['message'])"
+        out = self.run_python("-c", code, REFUSE="1")
+        self.assertEqual(out.stdout.strip(), "False a table of another shape")
+        self.assertIn("RuntimeWarning: weir leaves JAX as it is: a table of another shape", out.stderr)
+
+    def test_without_a_plugin_it_says_which_it_looked_for(self):
+        code = "import weir.jax as w; print(w.install(), w.status()['message'])"
+        out = self.run_python("-S", "-c", code, site="nowhere")  # -S: none that this machine may have
+        self.assertIn("False no CUDA plug-in of JAX is installed (jax_plugins.xla_cuda13", out.stdout)
+
+    def test_the_entry_point_follows_WEIR_JAX(self):
+        code = "import weir._jax_plugin as p; p.initialize(); import weir.jax; print(weir.jax.status()['installed'])"
+        for value, installed in (("1", "True"), ("0", "False"), ("", "False")):
+            self.assertEqual(self.run_python("-c", code, WEIR_JAX=value).stdout.strip(), installed)
+        declared = (ROOT / "interpose" / "python" / "pyproject.toml").read_text()
+        self.assertIn('[project.entry-points.jax_plugins]\nweir = "weir._jax_plugin"', declared)
+
+    def test_python_m_weir_runs_a_script_or_module_hooked(self):
+        script = self.folder / "program.py"
+        script.write_text("import sys, weir.jax; print(__name__, sys.argv[1:], weir.jax.status()['installed'])")
+        expected = "__main__ ['a', '-b'] True"
+        self.assertEqual(self.run_python("-m", "weir", str(script), "a", "-b").stdout.strip(), expected)
+        (self.folder / "site" / "program2.py").write_text(script.read_text())
+        self.assertEqual(self.run_python("-m", "weir", "-m", "program2", "a", "-b").stdout.strip(), expected)
+
+
+@unittest.skipUnless(jax, "JAX is not installed")
+class WithJax(unittest.TestCase):
+    def tearDown(self):
+        gc.collect()
+        self.assertEqual(weir.pool().stats()["live_bytes"], 0)
+
+    def batches(self, n, fail=None):
+        """From one buffer, overwritten for each."""
+        buffer = numpy.zeros((8, 8), "float32")
+        for i in range(n):
+            buffer[:] = i
+            yield {"x": buffer, "n": numpy.arange(i + 1), "scalar": 1.5, "flags": numpy.ones(3, bool)}
+        if fail:
+            raise fail
+
+    def check(self, batch, i):
+        self.assertTrue((numpy.asarray(batch["x"]) == i).all())
+        self.assertEqual((batch["n"].shape, str(batch["n"].dtype)), ((i + 1,), "int32"))  # 64 bits are off
+        self.assertEqual(float(batch["scalar"]), 1.5)
+        self.assertEqual(str(batch["flags"].dtype), "bool")
+
+    def test_batches_come_in_order_by_the_queue_and_the_sources_exception_last(self):
+        seen = 0
+        with weir.jax.prefetch(self.batches(9, KeyError("over"))) as batches:
+            with self.assertRaisesRegex(KeyError, "over"):
+                for batch in batches:
+                    self.check(batch, seen)
+                    seen += 1
+                    pushed = batches._queue.stats()["items_pushed"]
+            with self.assertRaises(StopIteration):
+                next(batches)
+        self.assertEqual((seen, pushed), (9, 9))
+
+    def test_the_source_is_depth_ahead_and_no_more(self):
+        taken = []
+
+        def source():
+            for i in range(10):
+                taken.append(i)
+                yield numpy.full(4, i)
+
+        with weir.jax.prefetch(source(), depth=3) as batches:
+            self.assertEqual(taken, [])
+            next(batches)
+            self.assertEqual(taken, [0, 1, 2, 3])
+
+    def test_batches_that_the_program_keeps_do_not_stop_it(self):
+        kept = list(weir.jax.prefetch((numpy.full(100, i) for i in range(20)), depth=2))
+        self.assertEqual([int(k[0]) for k in kept], list(range(20)))
+        self.assertTrue(all((numpy.asarray(k) == i).all() for i, k in enumerate(kept)))
+
+    def test_what_exceeds_max_bytes_goes_by_jax(self):
+        sizes = [10, 5000, 20]
+        got = [b.size for b in weir.jax.prefetch((numpy.ones(n, "u1") for n in sizes), depth=1, max_bytes=4096)]
+        self.assertEqual(got, sizes)
+
+    def test_depth_zero_is_refused(self):
+        with self.assertRaises(ValueError):
+            weir.jax.prefetch([], depth=0)
+
+    def test_transfer_packs_numpy_leaves_and_forwards_the_rest(self):
+        tree = {"many": [numpy.full((i % 5 + 1, 3), i, "float32") for i in range(200)], "one": 2, "none": numpy.ones((0, 3))}
+        before = weir.pool().copier, weir.pool().stats()["allocs"]
+        moved = weir.jax.transfer(tree)
+        self.assertEqual(weir.pool().stats()["allocs"] - before[1], 1)
+        for i, array in enumerate(moved["many"]):
+            self.assertEqual(array.shape, (i % 5 + 1, 3))
+            self.assertTrue((numpy.asarray(array) == i).all())
+        self.assertEqual((int(moved["one"]), moved["none"].shape), (2, (0, 3)))
+
+    def test_install_after_the_backends_have_started_declines(self):
+        jax.devices()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertFalse(weir.jax.install())
+        self.assertIn("started its backends", weir.jax.status()["message"])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        COMPILER = sys.argv.pop(1)
+    unittest.main()
