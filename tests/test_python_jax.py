@@ -172,6 +172,20 @@ class WithJax(unittest.TestCase):
         self.assertEqual([int(k[0]) for k in kept], list(range(20)))
         self.assertTrue(all((numpy.asarray(k) == i).all() for i, k in enumerate(kept)))
 
+    def test_what_jax_computes_with_holds_its_slot_and_the_next_batch_waits_for_it(self):
+        """The host runs ahead of the computation, and the source overwrites its buffer all the while."""
+        w = jax.numpy.ones((300, 300))
+        step = jax.jit(lambda w, x: (w @ w / 300, (x == x[0, 0]).all(), x[0, 0]))
+        results = []
+        with weir.jax.prefetch(self.batches(60), depth=2) as batches:
+            for batch in batches:
+                w, *same = step(w, batch["x"])
+                results.append(same)
+                pushed, peak = (batches._queue.stats()[name] for name in ("items_pushed", "peak_device_bytes"))
+        self.assertTrue(all(bool(same) and float(first) == i for i, (same, first) in enumerate(results)))
+        self.assertEqual(pushed, 60)
+        self.assertLessEqual(peak, batches._slots * 4096)
+
     def test_what_exceeds_max_bytes_goes_by_jax(self):
         sizes = [10, 5000, 20]
         got = [b.size for b in weir.jax.prefetch((numpy.ones(n, "u1") for n in sizes), depth=1, max_bytes=4096)]

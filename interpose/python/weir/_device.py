@@ -33,6 +33,8 @@ class Lease:
         self._drop = python_lib.weir_lease_drop  # there still while the interpreter ends
         self.pool = pool
         self.stream = stream
+        self.joined: set[int] = set()
+        """Streams that wait already for the copy which its arrays name."""
         self.lent = False
         """An address was given to somebody who keeps this object instead of a reference of his own."""
 
@@ -129,8 +131,13 @@ class DeviceArray:
         elif stream != -1:
             reader = _streams.handle(stream)
             self._lease.read_on(reader)
-            if self._ticket is not None:
-                self._lease.pool.copier.join(self._ticket, reader)
+            self._join(reader)
+
+    def _join(self, reader: int) -> None:
+        """That stream waits for the copy into the lease's memory, by one wait for all of its arrays."""
+        if self._ticket is not None and reader not in self._lease.joined:
+            self._lease.pool.copier.join(self._ticket, reader)
+            self._lease.joined.add(reader)
 
     def _settle(self) -> None:
         """The host waits until the values are there."""

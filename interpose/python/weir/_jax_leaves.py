@@ -59,11 +59,14 @@ def to_jax(array: DeviceArray, device: Any) -> Any:
 
 
 def put_others(leaves: Sequence[Any], moved: Sequence[Any], target: Any) -> list[Any]:
-    """Leaves that are not moved, on the device by JAX in one call; None in place of the others."""
+    """Leaves that are not moved, on the device by JAX in one call; None in place of the others. device_put reads
+    numpy arrays after it has returned, or for ever, so it gets copies: nobody is told to leave them alone."""
     import jax
+    import numpy
 
     others = [leaf for leaf, array in zip(leaves, moved) if array is None]
-    put = iter(jax.device_put(others, target) if others else [])
+    copies = [leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf for leaf in others]
+    put = iter(jax.device_put(copies, target) if copies else [])
     return [next(put) if array is None else None for array in moved]
 
 

@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 import collections
+import weakref
 from typing import Any, Iterable, Iterator, NamedTuple
 
 from ._jax_leaves import fill_in, movable, pool_for, put_others, to_jax
-from .errors import OutOfMemory, WouldBlock
+from .errors import OutOfMemory, Timeout, WouldBlock
 from .queue import Queue
+
+
+# A slot whose batch the program has dropped comes free when JAX has no more use for it. Not, perhaps, if somebody else
+# has a view of it: then the program goes on without.
+_PATIENCE_S = 1.0
 
 
 class _Batch(NamedTuple):
@@ -16,6 +22,7 @@ class _Batch(NamedTuple):
 
     put: list[Any]  # its leaves, None for those that are in the queue
     structure: Any
+    in_queue: bool
 
 
 class Prefetch:
@@ -26,7 +33,10 @@ class Prefetch:
             raise ValueError("depth is at least 1")
         self._source: Iterator[Any] | None = iter(source)
         self._target, self._depth, self._max_bytes = target, depth, max_bytes
+        self._slots = depth + 2  # those ahead, and two that the program works with: the present and the last
+        self._pending: list[Any] = []  # the tree that the source gave last, while the queue is full
         self._ahead: collections.deque[_Batch] = collections.deque()
+        self._delivered: list[list[weakref.ref]] = []  # arrays in slots, by batch
         self._queue: Queue | None = None
         self._error: BaseException | None = None
         self._device, self._pool = pool_for(target)
@@ -35,7 +45,7 @@ class Prefetch:
         return self
 
     def __next__(self) -> Any:
-        self._take_ahead(self._depth)
+        self._take_ahead(1)
         if not self._ahead:
             self.close()
             error, self._error = self._error, None
@@ -47,6 +57,7 @@ class Prefetch:
     def close(self) -> None:
         """Drops what was taken ahead. Batches that were delivered stay. Again: no-op."""
         self._source = None
+        self._pending.clear()
         self._ahead.clear()
         if self._queue:
             self._queue.destroy()
@@ -60,43 +71,66 @@ class Prefetch:
     # ---- taking ahead
 
     def _take_ahead(self, n: int) -> None:
-        """An exception of the source is kept until the batches before it are delivered."""
-        while self._source is not None and len(self._ahead) < n:
+        """Stops where the queue is full, unless nothing is there to be delivered."""
+        while len(self._ahead) < n and self._ask_source():
+            batch = self._begin(self._pending[0], may_wait=not self._ahead)
+            if batch is None:
+                return
+            self._pending.clear()
+            self._ahead.append(batch)
+
+    def _ask_source(self) -> bool:
+        """Is a tree pending? An exception of the source is kept until the batches before it are delivered."""
+        if not self._pending and self._source is not None:
             try:
-                tree = next(self._source)
+                self._pending.append(next(self._source))
             except StopIteration:
                 self._source = None
             except BaseException as error:
                 self._source, self._error = None, error
-            else:
-                self._ahead.append(self._begin(tree))
+        return bool(self._pending)
 
-    def _begin(self, tree: Any) -> _Batch:
+    def _begin(self, tree: Any, may_wait: bool) -> _Batch | None:
+        """None: the queue is full."""
         import jax
 
         leaves, structure = jax.tree.flatten(tree)
         moved = [movable(leaf) for leaf in leaves] if self._pool else [None] * len(leaves)
         arrays = [array for array in moved if array is not None]
-        if arrays and not self._push(arrays):
+        pushed = False
+        if arrays:
+            try:
+                pushed = self._push(arrays, may_wait)
+            except WouldBlock:
+                return None
+        if not pushed:
             moved = [None] * len(leaves)
-        return _Batch(put_others(leaves, moved, self._target), structure)
+        return _Batch(put_others(leaves, moved, self._target), structure, pushed)
 
-    def _push(self, arrays: list[Any]) -> bool:
-        """False: the queue can't take them now. It never waits here: batches that the program keeps hold their slots,
-        so none might come free."""
+    def _push(self, arrays: list[Any], may_wait: bool) -> bool:
+        """False: the queue can't take them, and it is no use to wait. WouldBlock: not now."""
+        kept = self._count_kept()
+        if kept >= self._slots:
+            return False
         try:
             if self._queue is None:
                 self._queue = self._open(sum(array.nbytes + 256 for array in arrays))
-            self._queue.push(arrays, timeout=0)
-        except (WouldBlock, OutOfMemory):
+            self._queue.push(arrays, timeout=_PATIENCE_S if may_wait else 0)
+        except WouldBlock:
+            raise
+        except (Timeout, OutOfMemory):
             return False
         return True
 
+    def _count_kept(self) -> int:
+        """Batches whose arrays the program still has: their slots come free by its own doing alone."""
+        self._delivered = [batch for batch in self._delivered if any(array() is not None for array in batch)]
+        return len(self._delivered)
+
     def _open(self, first_bytes: int) -> Queue:
-        """Slots for what is ahead, and for the batches that the program works with: the present and the last."""
-        slots = self._depth + 2
-        limit = self._max_bytes or 2 * slots * first_bytes
-        return Queue(limit, slots, pool=self._pool, device_bytes=limit, pinned_bytes=limit)
+        limit = self._max_bytes or 2 * self._slots * first_bytes
+        self._slots = max(1, min(self._slots, limit // first_bytes))
+        return Queue(limit, self._slots, pool=self._pool, device_bytes=limit, pinned_bytes=limit)
 
     # ---- delivering
 
@@ -104,9 +138,10 @@ class Prefetch:
         import jax
 
         arrived = []
-        if any(leaf is None for leaf in batch.put):
+        if batch.in_queue:
             with self._queue.get(timeout=0) as item:
                 arrived = [to_jax(array, self._device) for array in item]
+            self._delivered.append([weakref.ref(array) for array in arrived])
         return jax.tree.unflatten(batch.structure, fill_in(batch.put, arrived))
 
 
