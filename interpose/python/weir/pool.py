@@ -13,7 +13,7 @@ from . import _abi, _arrays, _streams
 from ._device import DeviceArray, Lease
 from ._lib import check, lib, need_memory, python_lib
 from .copier import Copier
-from .errors import WeirError
+from .errors import Closed, NotYet, WeirError
 
 REUSES = ("default", "completed", "owner", "device_wait", "host_wait")
 
@@ -130,16 +130,18 @@ class Pool:
         return self.stats()["limit_bytes"]
 
     def close(self) -> bool:
-        """No more allocs; frees are accepted. True: all memory has gone back to the driver; False: blocks still hold
-        some, and their last free finishes it."""
+        """No more allocs; frees are accepted. True: all memory has gone back to the driver. False: live blocks, or freed
+        ones that the GPU has not passed yet, still hold some; the last free, or another close, finishes it."""
         with self._lock:
             copier, self._copier = self._copier, None
         if copier:
             copier.close()
-        status = lib.weir_pool_close(self.handle)
-        if status and lib.weir_status_name(status) == b"WEIR_NOT_YET":
+        try:
+            check(lib.weir_pool_close(self.handle))
+        except NotYet:
             return False
-        check(status)
+        except Closed:
+            pass  # finished before
         return True
 
 
