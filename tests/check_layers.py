@@ -27,6 +27,8 @@ LAYERS = [
     " interpose/pjrt/arrays interpose/pjrt/deliver interpose/pjrt/from_host interpose/pjrt/across interpose/pjrt/to_host"
     " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
     "interpose/python/lease interpose/python/lease_count interpose/python/dlpack",
+    "interpose/weir_shared.h interpose/shared interpose/notes",
+    "interpose/torch/weir_torch interpose/torch/graphs",
 ]
 
 
@@ -43,8 +45,8 @@ def includes_of(file):
 
 
 def find_header(file, name):
-    """As the build does: beside the file, then in alloc/, then in queue/."""
-    for folder in (file.parent, ROOT / "alloc", ROOT / "queue"):
+    """As the build does: beside the file, then in the folders of the public headers."""
+    for folder in (file.parent, ROOT / "alloc", ROOT / "queue", ROOT / "interpose"):
         if (folder / name).is_file():
             return (folder / name).relative_to(ROOT).as_posix()
     return None

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One pool for each device of the process. No lock: a pool is opened aside and put into its place by one
+ * exchange, so that a forked child finds nothing held and an adapter's call costs one load.
+ */
+#include "base.h"
+#include "weir_shared.h"
+
+static _Atomic(weir_pool *) pools[WEIR_SHARED_DEVICES];
+static _Atomic size_t limit_bytes[WEIR_SHARED_DEVICES];
+static _Atomic double limit_fraction[WEIR_SHARED_DEVICES];
+
+static weir_status check_device(int device)
+{
+    if (device >= 0 && device < WEIR_SHARED_DEVICES) return WEIR_OK;
+    return wr_fail(WEIR_NO_DEVICE, "device %d is not one of 0 to %d", device, WEIR_SHARED_DEVICES - 1);
+}
+
+static bool is_closed(weir_pool *pool)
+{
+    weir_stats stats = {.struct_size = sizeof stats};
+    return weir_pool_stats(pool, &stats) == WEIR_CLOSED;
+}
+
+/* SLOW: once a device, or by a few threads at once, of which one wins. */
+static weir_status open_pool(int device, weir_pool **out)
+{
+    weir_pool_options options = {.struct_size = sizeof options,
+        .device = device,
+        .limit_bytes = atomic_load(&limit_bytes[device]),
+        .limit_fraction = atomic_load(&limit_fraction[device]),
+        .reuse = WEIR_REUSE_OWNER};
+    weir_pool *pool, *winner = NULL;
+    weir_status st = weir_pool_open(&options, &pool);
+    if (st != WEIR_OK) return st;
+    if (!atomic_compare_exchange_strong(&pools[device], &winner, pool)) {
+        weir_pool_close(pool); /* it never served: nothing is left of it */
+        pool = winner;
+    }
+    *out = pool;
+    return WEIR_OK;
+}
+
+weir_status weir_shared_pool(int device, weir_pool **out)
+{
+    if (out == NULL) return wr_fail(WEIR_INVALID_ARGUMENT, "out is NULL");
+    weir_status st = check_device(device);
+    if (st != WEIR_OK) return st;
+    weir_pool *pool = atomic_load_explicit(&pools[device], memory_order_acquire);
+    if (WR_UNLIKELY(pool == NULL)) return open_pool(device, out);
+    *out = pool;
+    return WEIR_OK;
+}
+
+weir_status weir_shared_limit(int device, size_t bytes, double fraction)
+{
+    weir_status st = check_device(device);
+    if (st != WEIR_OK) return st;
+    if (!(fraction >= 0 && fraction <= 1))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a fraction of %g is not between 0 and 1", fraction);
+    if (atomic_load(&pools[device]) != NULL)
+        return wr_fail(WEIR_IN_USE, "the pool of device %d is open: set its limit before", device);
+    atomic_store(&limit_bytes[device], bytes);
+    atomic_store(&limit_fraction[device], fraction);
+    return WEIR_OK;
+}
+
+weir_status weir_shared_adopt(int device, weir_pool *pool)
+{
+    weir_status st = check_device(device);
+    if (st != WEIR_OK) return st;
+    if (pool == NULL) return wr_fail(WEIR_INVALID_ARGUMENT, "pool is NULL");
+    if (is_closed(pool)) return wr_fail(WEIR_CLOSED, "the pool is closed");
+    weir_pool *held = atomic_load(&pools[device]);
+    if (held == pool) return WEIR_OK;
+    if (held != NULL && !is_closed(held))
+        return wr_fail(WEIR_IN_USE, "device %d has a shared pool already", device);
+    if (!atomic_compare_exchange_strong(&pools[device], &held, pool))
+        return wr_fail(WEIR_IN_USE, "another thread gave device %d a shared pool first", device);
+    return WEIR_OK;
+}

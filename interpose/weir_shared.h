@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * weir_shared: the pool that all adapters of a process share, one for each device, so that frameworks side by
+ * side draw on one budget. Conventions: see weir.h.
+ */
+#ifndef WEIR_SHARED_H
+#define WEIR_SHARED_H
+
+#include "weir.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { WEIR_SHARED_DEVICES = 64 };
+
+/* The pool of the device, opened by its first caller: OWNER reuse, since users of frameworks drop buffers before
+ * they join the streams that use them, and the limit of weir_shared_limit. Don't close it: others use it.
+ * Errors: those of weir_pool_open; NO_DEVICE also for a device beyond WEIR_SHARED_DEVICES. */
+WEIR_API weir_status weir_shared_pool(int device, weir_pool **out);
+
+/* The most for all adapters together, before the device's pool is opened: bytes, or a fraction of the device's
+ * memory, the smaller of the two; 0: no such limit. Errors: NO_DEVICE; INVALID_ARGUMENT (a fraction that is not
+ * between 0 and 1); IN_USE: the pool is open, and its limit stays. */
+WEIR_API weir_status weir_shared_limit(int device, size_t bytes, double fraction);
+
+/* Makes a pool that the caller has opened, with options of its own, the device's shared one. It takes the place
+ * of one that is closed. Errors: INVALID_ARGUMENT, NO_DEVICE; CLOSED: `pool` is; IN_USE: another is in use. */
+WEIR_API weir_status weir_shared_adopt(int device, weir_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
