@@ -54,3 +54,15 @@ struct wr_note *wr_notes_take_slow(struct wr_notes *n, weir_dptr block)
     wr_lock_give(&n->lock);
     return taken;
 }
+
+weir_status wr_notes_declare(struct wr_note *notes, weir_pool *pool, weir_stream freed_on)
+{
+    weir_status worst = WEIR_OK;
+    for (struct wr_note *note = notes, *next; note != NULL; note = next) {
+        weir_status st = note->stream != freed_on ? weir_touch(pool, note->block, note->stream, 0) : WEIR_OK;
+        if (st != WEIR_OK) worst = st;
+        next = note->next;
+        free(note);
+    }
+    return worst;
+}

@@ -30,7 +30,8 @@ struct wr_notes {
 /* Notes a stream of the block; one that is noted already is left. NO_HOST_MEMORY; CLOSED, AFTER_FORK. */
 weir_status wr_notes_add(struct wr_notes *n, weir_dptr block, weir_stream s);
 
-/* Takes the notes of the block out, the caller's to free one by one. NULL: it has none. */
+/* Takes the notes of the block out, in the order in which they were made; the caller's, to free one by one or to
+ * declare. NULL: it has none. */
 struct wr_note *wr_notes_take_slow(struct wr_notes *n, weir_dptr block);
 
 static inline struct wr_note *wr_notes_take(struct wr_notes *n, weir_dptr block)
@@ -38,5 +39,9 @@ static inline struct wr_note *wr_notes_take(struct wr_notes *n, weir_dptr block)
     bool any = atomic_load_explicit(&n->n, memory_order_acquire) != 0;
     return WR_UNLIKELY(any) ? wr_notes_take_slow(n, block) : NULL;
 }
+
+/* Declares the work that the noted streams have queued by now, but for the one that the block is freed on, and frees
+ * the notes. Errors: those of weir_touch, of any of them. */
+weir_status wr_notes_declare(struct wr_note *notes, weir_pool *pool, weir_stream freed_on);
 
 #endif

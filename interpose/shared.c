@@ -3,8 +3,10 @@
  * One pool for each device of the process. No lock: a pool is opened aside and put into its place by one
  * exchange, so that a forked child finds nothing held and an adapter's call costs one load.
  */
-#include "base.h"
 #include "weir_shared.h"
+#include "notes.h"
+
+#include <stdlib.h>
 
 static _Atomic(weir_pool *) pools[WEIR_SHARED_DEVICES];
 static _Atomic size_t limit_bytes[WEIR_SHARED_DEVICES];
@@ -78,4 +80,56 @@ weir_status weir_shared_adopt(int device, weir_pool *pool)
     if (!atomic_compare_exchange_strong(&pools[device], &held, pool))
         return wr_fail(WEIR_IN_USE, "another thread gave device %d a shared pool first", device);
     return WEIR_OK;
+}
+
+weir_status weir_shared_alloc(
+    int device, size_t bytes, weir_stream stream, int64_t patience_ns, weir_dptr *out)
+{
+    weir_pool *pool;
+    weir_status st = weir_shared_pool(device, &pool);
+    if (WR_LIKELY(st == WEIR_OK)) st = weir_alloc(pool, bytes, stream, out);
+    if (WR_LIKELY(st != WEIR_NOT_YET) || patience_ns == 0) return st;
+    weir_alloc_options wait = {
+        .struct_size = sizeof wait, .reuse = WEIR_REUSE_HOST_WAIT, .deadline_ns = patience_ns};
+    return weir_alloc_with(pool, bytes, stream, &wait, out);
+}
+
+/* ---- lent blocks: the first note is the home, the others are users ----------------------------------- */
+
+static struct wr_notes lent = WR_NOTES_INIT;
+
+weir_status weir_shared_lend(
+    int device, size_t bytes, weir_stream stream, int64_t patience_ns, weir_dptr *out)
+{
+    weir_pool *pool;
+    weir_dptr block;
+    if (out == NULL) return wr_fail(WEIR_INVALID_ARGUMENT, "out is NULL");
+    weir_status st = weir_shared_alloc(device, bytes, stream, patience_ns, &block);
+    if (st == WEIR_OK && block != 0) {
+        st = wr_notes_add(&lent, block, stream);
+        if (st != WEIR_OK && weir_shared_pool(device, &pool) == WEIR_OK) weir_free(pool, block, stream);
+    }
+    if (st == WEIR_OK) *out = block;
+    return st;
+}
+
+weir_status weir_shared_use(int device, weir_dptr block, weir_stream stream)
+{
+    weir_pool *pool;
+    weir_status st = weir_shared_pool(device, &pool);
+    if (st == WEIR_OK) st = weir_touch(pool, block, stream, 0);
+    return st == WEIR_OK ? wr_notes_add(&lent, block, stream) : st;
+}
+
+weir_status weir_shared_return(int device, weir_dptr block)
+{
+    weir_pool *pool;
+    weir_status st = weir_shared_pool(device, &pool);
+    if (st != WEIR_OK || block == 0) return st;
+    struct wr_note *home = wr_notes_take(&lent, block);
+    if (home == NULL) return wr_fail(WEIR_INVALID_POINTER, "the block was not lent");
+    st = wr_notes_declare(home->next, pool, home->stream);
+    if (st == WEIR_OK) st = weir_free(pool, block, home->stream);
+    free(home);
+    return st;
 }

@@ -28,6 +28,27 @@ WEIR_API weir_status weir_shared_limit(int device, size_t bytes, double fraction
  * of one that is closed. Errors: INVALID_ARGUMENT, NO_DEVICE; CLOSED: `pool` is; IN_USE: another is in use. */
 WEIR_API weir_status weir_shared_adopt(int device, weir_pool *pool);
 
+/* What a framework expects before it reports want of memory: its own allocator would have waited for the GPU. */
+#define WEIR_SHARED_PATIENCE_NS ((int64_t)60000000000)
+
+/* weir_alloc from the device's shared pool. Where no memory can be had before work that is queued has passed, it waits
+ * for that work, at most so long; 0: never. Errors: those of weir_shared_pool, and of weir_alloc with HOST_WAIT. */
+WEIR_API weir_status weir_shared_alloc(
+    int device, size_t bytes, weir_stream stream, int64_t patience_ns, weir_dptr *out);
+
+/* For frameworks that name no stream when they free: the stream of the alloc is kept with the block, and is the
+ * one of the free. CU_STREAM_PER_THREAD is for threads that free their own blocks alone. */
+WEIR_API weir_status weir_shared_lend(
+    int device, size_t bytes, weir_stream stream, int64_t patience_ns, weir_dptr *out);
+
+/* What is queued on `stream` until the lent block comes back uses it, too. Errors: those of weir_touch;
+ * NO_HOST_MEMORY. */
+WEIR_API weir_status weir_shared_use(int device, weir_dptr block, weir_stream stream);
+
+/* Frees a lent block. Address 0 is a no-op. Errors: those of weir_free; INVALID_POINTER: it was not lent; those
+ * of weir_touch, where a stream that used it can't be asked any more: the block is kept for good. */
+WEIR_API weir_status weir_shared_return(int device, weir_dptr block);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,7 +28,7 @@ LAYERS = [
     " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
     "interpose/python/lease interpose/python/lease_count interpose/python/dlpack",
     "interpose/weir_shared.h interpose/shared interpose/notes",
-    "interpose/torch/weir_torch interpose/torch/graphs",
+    "interpose/torch/weir_torch interpose/torch/graphs interpose/cupy/weir_cupy interpose/onnxruntime/weir_ort",
 ]
 
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The adapters' C side on the simulated device: the shared pool, PyTorch's plain interface.
+ * The adapters' C side on the simulated device: the shared pool and what PyTorch, CuPy and ONNX Runtime call.
  */
 #include "forks.h"
 #include "harness.h"
 #include "pool_world.h"
-#include "weir_shared.h"
+#include "weir_cupy.h"
+#include "weir_ort.h"
 #include "weir_torch.h"
 
 #include <sys/wait.h>
@@ -432,6 +433,172 @@ static void test_P04_a_forked_child_allocates_nothing_and_frees_do_nothing(void 
     assert_int_equal(wr_world_stats(&world).live_blocks, 0);
 }
 
+/* ---- blocks whose free names no stream: CuPy, ONNX Runtime ------------------------------------------- */
+
+static weir_stream current;
+
+static intptr_t current_stream(void)
+{
+    return (intptr_t)current;
+}
+
+static void *cupy_malloc(size_t bytes, weir_stream s)
+{
+    weir_cupy_current_stream ask = current_stream;
+    void *parameter;
+    memcpy(&parameter, &ask, sizeof parameter);
+    current = s;
+    return weir_cupy_malloc(parameter, bytes, 0);
+}
+
+/* Whatever stream is current when the array is dropped. */
+static void test_C02_a_cupy_block_goes_back_to_the_stream_that_was_current_when_it_came(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    void *x = cupy_malloc(40 * WR_MIB, a);
+    struct wr_sim_gate *stall = wr_world_stall(&world, a);
+    wr_world_write(&world, a, (uintptr_t)x, 40 * WR_MIB, MS);
+    current = b;
+    weir_cupy_free(NULL, x, 0);
+    void *y = cupy_malloc(40 * WR_MIB, a);
+    assert_ptr_equal(y, x);
+    weir_cupy_free(NULL, y, 0);
+    wr_world_let_go(&world, stall);
+}
+
+static void test_C02_a_declared_user_keeps_a_lent_block_until_it_has_passed(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    void *x = cupy_malloc(4 * WR_MIB, a);
+    assert_int_equal(weir_shared_use(0, (uintptr_t)x, b), WEIR_OK);
+    wr_world_join(&world, a, b);
+    struct wr_sim_gate *stall = wr_world_stall(&world, b);
+    wr_world_read(&world, b, (uintptr_t)x, 4 * WR_MIB, MS);
+    weir_cupy_free(NULL, x, 0);
+    void *y = cupy_malloc(4 * WR_MIB, a);
+    assert_ptr_not_equal(y, x);
+    wr_world_write(&world, a, (uintptr_t)y, 4 * WR_MIB, MS);
+    weir_cupy_free(NULL, y, 0);
+    wr_world_let_go(&world, stall);
+}
+
+/* C02 scaled: a stream that was used once keeps no memory from those that follow. */
+static void test_C02_memory_of_streams_that_are_gone_serves_new_ones(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        weir_stream s = wr_world_stream(&world);
+        void *x = cupy_malloc(40 * WR_MIB, s);
+        assert_non_null(x);
+        wr_world_write(&world, s, (uintptr_t)x, 40 * WR_MIB, MS);
+        weir_cupy_free(NULL, x, 0);
+        end_stream(s);
+    }
+    assert_true(wr_world_stats(&world).reserved_bytes <= 64 * WR_MIB);
+}
+
+static void test_no_bytes_and_too_many_are_null_and_what_was_not_lent_does_not_come_back(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    assert_null(cupy_malloc(0, a));
+    assert_null(cupy_malloc(65 * WR_MIB, a));
+    assert_int_equal(weir_shared_return(0, 0), WEIR_OK);
+    weir_dptr x = wr_world_alloc(&world, WR_MIB, a);
+    assert_int_equal(weir_shared_return(0, x), WEIR_INVALID_POINTER);
+    wr_world_free(&world, x, a);
+}
+
+/* OrtAllocator as ONNX Runtime sees it. */
+struct ort {
+    uint32_t version;
+    void *(*alloc)(struct ort *, size_t);
+    void (*free)(struct ort *, void *);
+    const void *(*info)(const struct ort *);
+    void *(*reserve)(struct ort *, size_t);
+    void *(*get_stats)(const struct ort *, void **);
+    void *(*alloc_on_stream)(struct ort *, size_t, void *);
+    void *(*shrink)(struct ort *);
+};
+
+static void *handle_of(void *ort_stream)
+{
+    return *(weir_stream *)ort_stream;
+}
+
+static struct ort *open_ort(weir_stream computes)
+{
+    void *out;
+    weir_ort_options o = {
+        .struct_size = sizeof o, .memory_info = &world, .stream_handle = handle_of, .stream = computes};
+    assert_int_equal(weir_ort_open(&o, &out), WEIR_OK);
+    return out;
+}
+
+static void test_C04_another_streams_finished_memory_serves_within_the_cap(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    struct ort *ort = open_ort(a);
+    void *x = ort->alloc_on_stream(ort, 32 * WR_MIB, &a);
+    wr_world_write(&world, a, (uintptr_t)x, 32 * WR_MIB, MS);
+    ort->free(ort, x);
+    assert_null(ort->alloc_on_stream(ort, 48 * WR_MIB, &b));
+    wr_sim_drain(world.sim);
+    void *y = ort->alloc_on_stream(ort, 48 * WR_MIB, &b);
+    assert_non_null(y);
+    wr_world_write(&world, b, (uintptr_t)y, 48 * WR_MIB, MS);
+    ort->free(ort, y);
+    assert_int_equal(wr_world_counts(&world).host_syncs, 0);
+    weir_ort_close(ort);
+}
+
+static void test_ort_allocs_without_a_stream_are_of_the_sessions_and_shrink_gives_memory_back(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    struct ort *ort = open_ort(a);
+    assert_true(ort->version >= 23);
+    assert_ptr_equal(ort->info(ort), &world);
+    void *x = ort->alloc(ort, WR_MIB), *y = ort->reserve(ort, WR_MIB),
+         *z = ort->alloc_on_stream(ort, WR_MIB, NULL);
+    struct wr_sim_gate *stall = wr_world_stall(&world, a);
+    ort->free(ort, x);
+    assert_ptr_equal(ort->alloc(ort, WR_MIB), x); /* in the order of its stream */
+    wr_world_let_go(&world, stall);
+    ort->free(ort, x);
+    ort->free(ort, y);
+    ort->free(ort, z);
+    for (int i = 0; i < 4; i++) {
+        assert_null(ort->shrink(ort));
+        wr_sim_drain(world.sim);
+    }
+    assert_int_equal(wr_world_stats(&world).reserved_bytes, 0);
+    weir_ort_close(ort);
+}
+
+static void test_ort_external_functions_are_the_devices_own(void **state)
+{
+    (void)state;
+    weir_ort_external_functions f, g;
+    weir_stream a = wr_world_stream(&world);
+    assert_int_equal(weir_ort_external(0, a, &f), WEIR_OK);
+    assert_int_equal(weir_ort_external(1, a, &g), WEIR_OK);
+    assert_true(f.alloc != g.alloc && f.free != g.free);
+    void *x = f.alloc(WR_MIB);
+    assert_non_null(x);
+    assert_int_equal(wr_world_stats(&world).live_bytes, WR_MIB);
+    f.free(x);
+    f.empty_cache();
+    assert_int_equal(wr_world_stats(&world).live_blocks, 0);
+    assert_int_equal(weir_ort_external(WEIR_ORT_EXTERNAL_DEVICES, a, &f), WEIR_NO_DEVICE);
+    assert_int_equal(weir_ort_external(0, a, NULL), WEIR_INVALID_ARGUMENT);
+    void *out;
+    assert_int_equal(weir_ort_open(NULL, &out), WEIR_INVALID_ARGUMENT);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -459,6 +626,13 @@ int main(void)
         TEST(test_T06_memory_of_nested_pools_stays_until_both_are_released),
         TEST(test_P06_a_pool_released_while_its_capture_goes_on_is_released_with_a_later_one),
         TEST(test_releases_of_pools_that_never_began_do_nothing),
+        TEST(test_C02_a_cupy_block_goes_back_to_the_stream_that_was_current_when_it_came),
+        TEST(test_C02_a_declared_user_keeps_a_lent_block_until_it_has_passed),
+        TEST(test_C02_memory_of_streams_that_are_gone_serves_new_ones),
+        TEST(test_no_bytes_and_too_many_are_null_and_what_was_not_lent_does_not_come_back),
+        TEST(test_C04_another_streams_finished_memory_serves_within_the_cap),
+        TEST(test_ort_allocs_without_a_stream_are_of_the_sessions_and_shrink_gives_memory_back),
+        TEST(test_ort_external_functions_are_the_devices_own),
         TEST(test_P04_a_forked_child_allocates_nothing_and_frees_do_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

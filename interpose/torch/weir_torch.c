@@ -11,10 +11,6 @@
 #include "notes.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-
-/* PyTorch's own allocator waits for all of the GPU, without end, before it gives up. */
-static const int64_t last_resort_ns = 60 * (int64_t)WR_NS_PER_SEC;
 
 static struct wr_notes recorded = WR_NOTES_INIT;
 static _Atomic(weir_torch_failure) on_failure;
@@ -43,23 +39,14 @@ static void note_device(int device)
         atomic_fetch_or(&pools_seen, bit);
 }
 
-/* OK: *out is the block. NULL and OK for 0 bytes. */
-static weir_status alloc(size_t bytes, int device, weir_stream s, weir_pool **pool, weir_dptr *out)
+/* Before an alloc: a capture that goes on while a private pool is open belongs to that. */
+static void prepare(int device, weir_stream s)
 {
-    weir_status st = weir_shared_pool(device, pool);
-    if (st != WEIR_OK) return st;
+    weir_pool *pool;
+    if (weir_shared_pool(device, &pool) != WEIR_OK) return; /* the alloc will say why */
     note_device(device);
     if (WR_UNLIKELY(atomic_load_explicit(&wr_graphs_n_open, memory_order_acquire) != 0))
-        wr_graphs_note(*pool, device, s);
-    return weir_alloc(*pool, bytes, s, out);
-}
-
-static __attribute__((cold)) weir_status alloc_waiting(
-    weir_pool *pool, size_t bytes, weir_stream s, weir_dptr *out)
-{
-    weir_alloc_options wait = {
-        .struct_size = sizeof wait, .reuse = WEIR_REUSE_HOST_WAIT, .deadline_ns = last_resort_ns};
-    return weir_alloc_with(pool, bytes, s, &wait, out);
+        wr_graphs_note(pool, device, s);
 }
 
 static bool is_want_of_memory(weir_status st)
@@ -91,10 +78,9 @@ static __attribute__((cold)) void *fail(weir_status st, size_t bytes, int device
 
 void *weir_torch_alloc(size_t bytes, int device, weir_stream stream)
 {
-    weir_pool *pool;
-    weir_dptr block = 0;
-    weir_status st = alloc(bytes, device, stream, &pool, &block);
-    if (WR_UNLIKELY(st == WEIR_NOT_YET)) st = alloc_waiting(pool, bytes, stream, &block);
+    weir_dptr block;
+    prepare(device, stream);
+    weir_status st = weir_shared_alloc(device, bytes, stream, WEIR_SHARED_PATIENCE_NS, &block);
     if (WR_UNLIKELY(st != WEIR_OK)) return fail(st, bytes, device);
     return (void *)(uintptr_t)block;
 }
@@ -102,8 +88,11 @@ void *weir_torch_alloc(size_t bytes, int device, weir_stream stream)
 void *weir_torch_segment_alloc(size_t bytes, int device, weir_stream stream)
 {
     weir_pool *pool;
-    weir_dptr block = 0;
-    return alloc(bytes, device, stream, &pool, &block) == WEIR_OK ? (void *)(uintptr_t)block : NULL;
+    weir_dptr block;
+    prepare(device, stream);
+    weir_status st = weir_shared_pool(device, &pool);
+    if (st == WEIR_OK) st = weir_alloc(pool, bytes, stream, &block);
+    return st == WEIR_OK ? (void *)(uintptr_t)block : NULL;
 }
 
 void weir_torch_record_stream(void *pointer, weir_stream stream)
@@ -122,34 +111,22 @@ void weir_torch_record_stream(void *pointer, weir_stream stream)
     if (st != WEIR_OK && !is_refused(st)) say_once(&said, "record_stream declared nothing");
 }
 
-/* Declares the work of the recorded streams up to now. False: of one of them it can't be. */
-static bool declare_recorded(weir_pool *pool, weir_dptr block, weir_stream home)
-{
-    static atomic_flag said = ATOMIC_FLAG_INIT;
-    weir_status worst = WEIR_OK;
-    for (struct wr_note *note = wr_notes_take(&recorded, block), *next; note != NULL; note = next) {
-        weir_status st = note->stream != home ? weir_touch(pool, block, note->stream, 0) : WEIR_OK;
-        if (st != WEIR_OK) worst = st;
-        next = note->next;
-        free(note);
-    }
-    if (worst == WEIR_OK) return true;
-    if (!is_refused(worst)) say_once(&said, "a block is kept for good, whose recorded stream can't be asked");
-    return false;
-}
-
 void weir_torch_free(void *pointer, size_t bytes, int device, weir_stream stream)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static atomic_flag said_kept = ATOMIC_FLAG_INIT, said_failed = ATOMIC_FLAG_INIT;
     (void)bytes;
     weir_dptr block = (uintptr_t)pointer;
     weir_pool *pool;
     if (block == 0 || weir_shared_pool(device, &pool) != WEIR_OK) return;
-    if (!declare_recorded(pool, block, stream)) return;
-    weir_status st = weir_free(pool, block, stream);
+    weir_status st = wr_notes_declare(wr_notes_take(&recorded, block), pool, stream);
+    if (st != WEIR_OK) {
+        if (!is_refused(st)) say_once(&said_kept, "a block is kept for good, whose recorded stream is gone");
+        return;
+    }
+    st = weir_free(pool, block, stream);
     /* Its stream is gone: what ran there is among what the pool knows of the block's home. */
     if (st == WEIR_INVALID_ARGUMENT || st == WEIR_DRIVER_ERROR) st = weir_free(pool, block, NULL);
-    if (st != WEIR_OK && !is_refused(st)) say_once(&said, "a free changed nothing");
+    if (st != WEIR_OK && !is_refused(st)) say_once(&said_failed, "a free changed nothing");
 }
 
 void weir_torch_memory_fraction(double fraction, int device)
