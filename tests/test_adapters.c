@@ -372,6 +372,21 @@ static void test_graphs_that_share_a_pool_keep_their_memory_until_the_last_relea
     assert_int_equal(settled_bytes(), 0);
 }
 
+static void test_a_held_pool_keeps_its_graphs_memory_and_counts_its_holds(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world);
+    assert_int_equal(weir_torch_pool_holds(0, first_pool), 0);
+    weir_torch_hold_pool(0, first_pool);
+    capture_one_block(first_pool, a);
+    assert_int_equal(weir_torch_pool_holds(0, first_pool), 2);
+    weir_torch_release_pool(0, first_pool);
+    assert_int_equal(weir_torch_pool_holds(0, first_pool), 1);
+    assert_int_equal(settled_bytes(), 4 * WR_MIB);
+    weir_torch_release_pool(0, first_pool);
+    assert_int_equal(settled_bytes(), 0);
+}
+
 /* T06: which of the nested pools it belongs to is not said, so it stays while either lives. */
 static void test_T06_memory_of_nested_pools_stays_until_both_are_released(void **state)
 {
@@ -623,6 +638,7 @@ int main(void)
         TEST(test_the_memory_fraction_of_an_open_pool_stays),
         TEST(test_P06_a_graphs_memory_serves_others_once_its_pool_is_released),
         TEST(test_graphs_that_share_a_pool_keep_their_memory_until_the_last_release),
+        TEST(test_a_held_pool_keeps_its_graphs_memory_and_counts_its_holds),
         TEST(test_T06_memory_of_nested_pools_stays_until_both_are_released),
         TEST(test_P06_a_pool_released_while_its_capture_goes_on_is_released_with_a_later_one),
         TEST(test_releases_of_pools_that_never_began_do_nothing),

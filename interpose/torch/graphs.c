@@ -27,7 +27,7 @@ struct private_pool {
     struct private_pool *next;
     int device;
     weir_torch_pool_id id;
-    unsigned begun, open; /* begun: less those released */
+    unsigned holds, open; /* holds: less those released; open: begun, less those ended */
     struct member *members;
 };
 
@@ -117,9 +117,9 @@ static void release_unheld(void)
         put_back(&later[--n_later]);
 }
 
-void weir_torch_begin_pool(int device, weir_torch_pool_id id, void *filter)
+/* One hold more; `opens`: and the pool is between begin and end. */
+static void hold(int device, weir_torch_pool_id id, bool opens)
 {
-    (void)filter;
     if (wr_edges_check() != WEIR_OK) return;
     struct private_pool *fresh = calloc(1, sizeof *fresh);
     wr_lock_take(&graphs_lock);
@@ -130,12 +130,33 @@ void weir_torch_begin_pool(int device, weir_torch_pool_id id, void *filter)
         fresh = NULL;
     }
     if (*link != NULL) {
-        (*link)->begun++;
-        (*link)->open++;
-        atomic_fetch_add(&wr_graphs_n_open, 1);
+        (*link)->holds++;
+        (*link)->open += opens;
+        atomic_fetch_add(&wr_graphs_n_open, opens);
     }
     wr_lock_give(&graphs_lock);
     free(fresh);
+}
+
+void weir_torch_begin_pool(int device, weir_torch_pool_id id, void *filter)
+{
+    (void)filter;
+    hold(device, id, true);
+}
+
+void weir_torch_hold_pool(int device, weir_torch_pool_id id)
+{
+    hold(device, id, false);
+}
+
+unsigned weir_torch_pool_holds(int device, weir_torch_pool_id id)
+{
+    if (wr_edges_check() != WEIR_OK) return 0;
+    wr_lock_take(&graphs_lock);
+    const struct private_pool *p = *find_locked(device, id);
+    unsigned holds = p != NULL ? p->holds : 0;
+    wr_lock_give(&graphs_lock);
+    return holds;
 }
 
 void weir_torch_end_pool(int device, weir_torch_pool_id id)
@@ -164,7 +185,7 @@ void weir_torch_release_pool(int device, weir_torch_pool_id id)
     if (wr_edges_check() != WEIR_OK) return;
     wr_lock_take(&graphs_lock);
     struct private_pool **link = find_locked(device, id), *gone = NULL;
-    if (*link != NULL && (*link)->begun > 0 && --(*link)->begun == 0) {
+    if (*link != NULL && (*link)->holds > 0 && --(*link)->holds == 0) {
         gone = *link;
         *link = gone->next;
         atomic_fetch_sub(&wr_graphs_n_open, gone->open);

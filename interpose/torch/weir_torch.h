@@ -44,10 +44,13 @@ typedef struct weir_torch_pool_id {
 } weir_torch_pool_id;
 
 /* Between begin and end, the captures in which memory is asked for belong to the pool; once it was released as
- * often as begun, their memory serves others. `filter`, a C++ object, is not looked at. */
+ * often as begun and held, their memory serves others. `filter`, a C++ object, is not looked at. */
 WEIR_API void weir_torch_begin_pool(int device, weir_torch_pool_id id, void *filter);
 WEIR_API void weir_torch_end_pool(int device, weir_torch_pool_id id);
 WEIR_API void weir_torch_release_pool(int device, weir_torch_pool_id id);
+WEIR_API void weir_torch_hold_pool(int device, weir_torch_pool_id id);
+WEIR_API unsigned weir_torch_pool_holds(
+    int device, weir_torch_pool_id id); /* begun and held, less released */
 
 /* Called with an alloc that failed, to throw the framework's own exception through it: its code is a weir_status,
  * its text for users. The signature is that of c10::detail::torchCheckFail, which serves where nothing
