@@ -526,6 +526,37 @@ static void test_no_bytes_and_too_many_are_null_and_what_was_not_lent_does_not_c
     wr_world_free(&world, x, a);
 }
 
+/* As Numba's memory is: of a stream where nothing runs, and freed on the legacy default stream. */
+static void test_a_block_of_an_idle_stream_is_not_reused_before_the_stream_it_is_freed_on_has_passed(
+    void **state)
+{
+    (void)state;
+    weir_stream idle = wr_world_stream(&world), legacy = NULL;
+    weir_dptr x, y;
+    assert_int_equal(weir_shared_alloc(0, 4 * WR_MIB, idle, 0, &x), WEIR_OK);
+    struct wr_sim_gate *stall = wr_world_stall(&world, legacy);
+    wr_world_write(&world, legacy, x, 4 * WR_MIB, MS);
+    wr_world_free(&world, x, legacy);
+    assert_int_equal(weir_shared_alloc(0, 4 * WR_MIB, idle, 0, &y), WEIR_OK);
+    assert_int_not_equal(y, x);
+    wr_world_let_go(&world, stall);
+    wr_sim_drain(world.sim);
+    wr_world_free(&world, y, legacy);
+}
+
+static void test_an_alloc_without_patience_never_waits(void **state)
+{
+    (void)state;
+    weir_stream a = wr_world_stream(&world), b = wr_world_stream(&world);
+    weir_dptr x = wr_world_alloc(&world, 48 * WR_MIB, a), y;
+    wr_world_write(&world, a, x, 48 * WR_MIB, 10 * MS);
+    wr_world_free(&world, x, a);
+    assert_int_equal(weir_shared_alloc(0, 56 * WR_MIB, b, 0, &y), WEIR_NOT_YET);
+    assert_int_equal(wr_world_counts(&world).host_syncs, 0);
+    assert_int_equal(weir_shared_alloc(0, 56 * WR_MIB, b, WEIR_SHARED_PATIENCE_NS, &y), WEIR_OK);
+    wr_world_free(&world, y, b);
+}
+
 /* OrtAllocator as ONNX Runtime sees it. */
 struct ort {
     uint32_t version;
@@ -646,6 +677,8 @@ int main(void)
         TEST(test_C02_a_declared_user_keeps_a_lent_block_until_it_has_passed),
         TEST(test_C02_memory_of_streams_that_are_gone_serves_new_ones),
         TEST(test_no_bytes_and_too_many_are_null_and_what_was_not_lent_does_not_come_back),
+        TEST(test_a_block_of_an_idle_stream_is_not_reused_before_the_stream_it_is_freed_on_has_passed),
+        TEST(test_an_alloc_without_patience_never_waits),
         TEST(test_C04_another_streams_finished_memory_serves_within_the_cap),
         TEST(test_ort_allocs_without_a_stream_are_of_the_sessions_and_shrink_gives_memory_back),
         TEST(test_ort_external_functions_are_the_devices_own),

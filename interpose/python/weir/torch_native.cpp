@@ -50,7 +50,7 @@ int64_t rounded(size_t bytes)
 // Counts of a device since the process began, and what they were when they were last reset.
 struct Counts {
     std::atomic<int64_t> live_bytes{0}, peak_bytes{0}, live{0}, peak_live{0};
-    std::atomic<int64_t> allocated_bytes{0}, allocated{0}, requested_bytes{0}, ooms{0};
+    std::atomic<int64_t> allocated_bytes{0}, allocated{0}, ooms{0};
     std::atomic<int64_t> base_allocated_bytes{0}, base_allocated{0};
     std::atomic<int64_t> reserved_at_reset{-1}, peak_reserved_at_reset{0};
 
@@ -67,13 +67,11 @@ struct Counts {
         raise(peak_live, live.fetch_add(1, std::memory_order_relaxed) + 1);
         allocated_bytes.fetch_add(size, std::memory_order_relaxed);
         allocated.fetch_add(1, std::memory_order_relaxed);
-        requested_bytes.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     }
     void remove(size_t bytes)
     {
         live_bytes.fetch_sub(rounded(bytes), std::memory_order_relaxed);
         live.fetch_sub(1, std::memory_order_relaxed);
-        requested_bytes.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     }
 };
 
@@ -256,7 +254,7 @@ public:
                 since = c.allocated - c.base_allocated;
         fill(out.allocated_bytes, bytes, c.peak_bytes, since_bytes);
         fill(out.active_bytes, bytes + static_cast<int64_t>(s.pending_bytes), c.peak_bytes, since_bytes);
-        fill(out.requested_bytes, c.requested_bytes, c.requested_bytes, c.requested_bytes);
+        fill(out.requested_bytes, requested_bytes(device), 0, 0);
         fill(out.allocation, n, c.peak_live, since);
         fill(out.active, n + static_cast<int64_t>(s.pending_blocks), c.peak_live, since);
         fill(out.reserved_bytes, static_cast<int64_t>(s.reserved_bytes), peak_reserved(c, s),
@@ -288,7 +286,7 @@ public:
     }
     torch_cuda::SnapshotInfo snapshot(c10::cuda::MempoolId_t = {0, 0}, bool = true) override
     {
-        torch_cuda::SnapshotInfo out;
+        torch_cuda::SnapshotInfo out = {};
         out.device_traces.resize(static_cast<size_t>(n_devices_));
         blocks_.each([&](const Block &block) { out.segments.push_back(segment_of(block)); });
         return out;
@@ -400,6 +398,13 @@ private:
         for (const auto &observer : observers_)
             observer(device, bytes, s.limit_bytes, s.limit_bytes - s.reserved_bytes);
     }
+    // Before rounding, of the blocks in use: counted when asked for, which is seldom.
+    int64_t requested_bytes(int device)
+    {
+        int64_t sum = 0;
+        blocks_.each([&](const Block &block) { sum += block.device == device ? int64_t(block.bytes) : 0; });
+        return sum;
+    }
     static size_t total_bytes(int device)
     {
         cudaDeviceProp properties;
@@ -431,8 +436,8 @@ private:
         Stat &s = all[static_cast<size_t>(StatType::AGGREGATE)];
         s.current = current;
         s.peak = std::max(peak, current);
-        s.allocated = allocated;
-        s.freed = allocated - current;
+        s.allocated = std::max(allocated, current);
+        s.freed = s.allocated - current;
     }
     static SegmentInfo segment_of(const Block &block)
     {
