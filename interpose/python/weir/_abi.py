@@ -65,6 +65,7 @@ class QueueOptions(_Sized):
         ("consumers", c_int),
         ("low_items", c_uint),
         ("high_items", c_uint),
+        ("timeline", c_char_p),
     ]
 
 
@@ -90,7 +91,9 @@ class QueueStats(_Sized):
         " producer_waits_slot producer_waits_pinned consumer_waits_item producer_wait_ns consumer_wait_ns"
         " stream_waits_copy stream_waits_slot host_syncs waiting_slot waiting_pinned waiting_item longest_wait_ns"
         " items_cancelled items_replaced items_filling items_ready consumers"
-    )
+        " wait_slot_ns wait_pinned_ns waits_turn wait_turn_ns waits_borrowed wait_borrowed_ns waits_idle wait_idle_ns"
+        " gathers gathered_bytes gather_fallbacks slot_allocations host_allocations age_ns"
+    ) + [("items_per_s", c_double), ("bytes_per_s", c_double)]
 
 
 class EngineOptions(_Sized):
