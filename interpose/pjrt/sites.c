@@ -229,8 +229,10 @@ static void write_ready(struct wr_pjrt_site *site, struct wr_pjrt_ready r)
 static bool is_held_up(struct wr_pjrt_site *site, intptr_t stream)
 {
     struct wr_pjrt_ready r = read_ready(site, stream);
-    if (!r.stream) write_ready(site, (struct wr_pjrt_ready){.stream = stream});
-    return r.engine && weir_copy_wait(r.engine, r.ticket, 0) != WEIR_OK;
+    if (r.engine && weir_copy_wait(r.engine, r.ticket, 0) != WEIR_OK) return true;
+    /* Asked no more. A note that came meanwhile is lost, which costs time and nothing else. */
+    if (r.engine || !r.stream) write_ready(site, (struct wr_pjrt_ready){.stream = stream});
+    return false;
 }
 
 intptr_t wr_pjrt_pick_ready(struct wr_pjrt_site *site)
