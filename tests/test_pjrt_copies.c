@@ -35,6 +35,16 @@ static void test_a_buffer_arrives_on_the_other_device_while_both_compute(void **
     destroy(back);
 }
 
+static void test_a_limit_may_be_a_fraction_of_the_device(void **state)
+{
+    (void)state;
+    weir_stats s = {.struct_size = sizeof s};
+    destroy(put_bytes(1, 10, 1));
+    OK(weir_pool_stats(wr_pjrt_ground_at(1)->pool, &s));
+    double fraction = (double)s.limit_bytes / (double)device(1)->sim->total_bytes;
+    assert_true(fraction > 0.029 && fraction <= 0.03);
+}
+
 static void test_layout_and_type_go_with_the_copy_and_what_is_not_plain_is_forwarded(void **state)
 {
     (void)state;
@@ -554,6 +564,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         HOOKED(test_a_buffer_arrives_on_the_other_device_while_both_compute),
+        HOOKED(test_a_limit_may_be_a_fraction_of_the_device),
         HOOKED(test_layout_and_type_go_with_the_copy_and_what_is_not_plain_is_forwarded),
         HOOKED(test_a_copy_waits_for_its_source_and_holds_up_nothing_else),
         HOOKED(test_a_source_destroyed_while_it_is_copied_lives_until_then),
@@ -574,6 +585,6 @@ int main(void)
         HOOKED(test_a_gate_that_the_plug_in_refuses_is_given_back),
         HOOKED(test_threads_copy_side_by_side),
     };
-    install_in_miniature("256M");
+    install_in_miniature("0.03");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
