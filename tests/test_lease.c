@@ -3,6 +3,8 @@
  * Leases of the Python package: memory goes back with the last reference, and behind all readers. */
 #include "queue_world.h"
 
+#include <pthread.h>
+
 #include "lease.h"
 
 #define KIB ((size_t)1 << 10)
@@ -194,6 +196,72 @@ static void test_a_capsule_that_nobody_consumed_gives_its_reference_back(void **
     assert_int_equal(end_world(&w), 0);
 }
 
+enum { ROUNDS = 60 };
+
+/* What the main thread hands to the readers, round by round. */
+struct crowd {
+    struct world w;
+    pthread_barrier_t begin, end;
+    weir_lease *lease;
+    weir_item item;
+    uint32_t tag; /* of the item */
+    struct managed *tensor[WORLD_STREAMS];
+};
+
+struct reader {
+    struct crowd *crowd;
+    int stream;
+};
+
+static void *read_and_delete(void *argument)
+{
+    struct crowd *c = ((struct reader *)argument)->crowd;
+    int mine = ((struct reader *)argument)->stream;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(&c->begin);
+        OK(weir_lease_read_on(c->lease, c->w.stream[mine]));
+        read_item_on(&c->w, &c->item, c->tag, mine);
+        c->tensor[mine]->deleter(c->tensor[mine]);
+        pthread_barrier_wait(&c->end);
+    }
+    return NULL;
+}
+
+static void test_threads_drop_an_items_tensors_and_the_last_gives_it_back(void **state)
+{
+    (void)state;
+    struct crowd c = {0};
+    pthread_t thread[WORLD_STREAMS];
+    struct reader reader[WORLD_STREAMS];
+    open_wall(&c.w, 4 * KIB, 2);
+    weir_house *h = weir_house_new(c.w.queue);
+    pthread_barrier_init(&c.begin, NULL, WORLD_STREAMS + 1);
+    pthread_barrier_init(&c.end, NULL, WORLD_STREAMS + 1);
+    for (int i = 0; i < WORLD_STREAMS; i++) {
+        reader[i] = (struct reader){&c, i};
+        pthread_create(&thread[i], NULL, read_and_delete, &reader[i]);
+    }
+    for (c.tag = 1; c.tag <= ROUNDS; c.tag++) {
+        OK(feed(&c.w, 4 * KIB, c.tag, -1));
+        c.lease = lease_next(&c.w, h, &c.item);
+        for (int i = 0; i < WORLD_STREAMS; i++)
+            c.tensor[i] = export_words(c.lease, &c.item, 0);
+        pthread_barrier_wait(&c.begin);
+        weir_lease_drop(c.lease);
+        pthread_barrier_wait(&c.end);
+    }
+    for (int i = 0; i < WORLD_STREAMS; i++)
+        pthread_join(thread[i], NULL);
+    assert_int_equal(stats_of(c.w.queue).items_released, ROUNDS);
+    weir_house_leave(h);
+    wr_sim_drain(c.w.sim);
+    assert_int_equal(wrong_words(&c.w), 0);
+    assert_no_reports(&c.w);
+    assert_int_equal(end_world(&c.w), 0);
+    pthread_barrier_destroy(&c.begin);
+    pthread_barrier_destroy(&c.end);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +270,7 @@ int main(void)
         cmocka_unit_test(test_a_block_goes_back_behind_its_readers_and_not_while_a_tensor_is_there),
         cmocka_unit_test(test_a_stream_that_captures_delays_the_release_and_loses_nothing),
         cmocka_unit_test(test_a_per_thread_stream_is_read_on_by_the_thread_that_acquired_alone),
+        cmocka_unit_test(test_threads_drop_an_items_tensors_and_the_last_gives_it_back),
         cmocka_unit_test(test_a_capsule_that_nobody_consumed_gives_its_reference_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
