@@ -264,7 +264,7 @@ typedef struct weir_queue_stats {
     /* Calls that blocked and are back, by what they waited for last. */
     uint64_t producer_waits_slot, producer_waits_pinned, consumer_waits_item;
     uint64_t producer_wait_ns, consumer_wait_ns;
-    uint64_t stream_waits_copy; /* put on consumers' streams by acquire */
+    uint64_t stream_waits_copy; /* put on consumers' streams by acquire and await */
     uint64_t stream_waits_slot; /* put on the copy stream, for a slot's last readers */
     uint64_t host_syncs;        /* host waits for a stream that computes: 0, always */
     uint64_t waiting_slot, waiting_pinned, waiting_item; /* callers blocked at this moment, by cause */

@@ -390,6 +390,23 @@ class TheQueue(unittest.TestCase):
         self.assertEqual(self.pool.stats()["live_bytes"], 0)
 
     @needs_numpy
+    def test_tensors_alive_at_exit_and_in_a_forked_child_do_no_harm(self):
+        code = (
+            "import os, sys, numpy, weir\n"
+            "q = weir.Queue(4096)\nq.push(numpy.ones(5))\nq.push(numpy.ones(5))\n"
+            "sys.kept = numpy.from_dlpack(q.get()), q.get(), weir.pool().alloc(100), weir.empty_pinned(10)\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    try: weir.pool().alloc(1)\n"
+            "    except weir.WeirError as e: assert e.status == 'WEIR_AFTER_FORK', e.status\n"
+            "    sys.exit(7)\n"
+            "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+            "assert (sys.kept[0] == 1).all()"
+        )
+        environment = dict(os.environ, PYTHONPATH=str(ROOT / "interpose" / "python"))
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+
+    @needs_numpy
     def test_a_round_of_the_loop_ends_the_item_but_not_its_tensor(self):
         with self.queue(items=3) as q:
             for i in range(2):
