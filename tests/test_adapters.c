@@ -526,6 +526,53 @@ static void test_no_bytes_and_too_many_are_null_and_what_was_not_lent_does_not_c
     wr_world_free(&world, x, a);
 }
 
+enum { T05_BLOCKS = 10000, T05_KEPT = 64 };
+
+struct t05_thread {
+    pthread_t thread;
+    weir_stream own, other;
+    weir_dptr kept[T05_KEPT]; /* the last ones, for the other thread to return */
+};
+
+static void *lend_and_return(void *arg)
+{
+    struct t05_thread *t = arg;
+    for (int i = 0; i < T05_BLOCKS; i++) {
+        weir_dptr *slot = &t->kept[i % T05_KEPT];
+        if (weir_shared_return(0, *slot) != WEIR_OK) return "a block was not lent";
+        if (weir_shared_lend(0, 4096, t->own, 0, slot) != WEIR_OK) return "no block";
+        if (i % 16 == 0 && weir_shared_use(0, *slot, t->other) != WEIR_OK) return "no use";
+        weir_torch_begin_pool(0, first_pool, NULL);
+        void *torchs = weir_torch_alloc(8192, 0, t->own);
+        if (torchs == NULL) return "no block for PyTorch";
+        weir_torch_record_stream(torchs, t->other);
+        weir_torch_free(torchs, 8192, 0, t->own);
+        weir_torch_end_pool(0, first_pool);
+        weir_torch_release_pool(0, first_pool);
+    }
+    return NULL;
+}
+
+/* T05: whichever thread asks or gives back, each block has one owner, and goes back once. */
+static void test_T05_threads_lend_and_return_side_by_side(void **state)
+{
+    (void)state;
+    struct t05_thread t[2] = {{.own = wr_world_stream(&world)}, {.own = wr_world_stream(&world)}};
+    for (int i = 0; i < 2; i++) {
+        t[i].other = t[1 - i].own;
+        assert_int_equal(pthread_create(&t[i].thread, NULL, lend_and_return, &t[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        void *trouble;
+        assert_int_equal(pthread_join(t[i].thread, &trouble), 0);
+        if (trouble != NULL) fail_msg("%s", (const char *)trouble);
+    }
+    assert_int_equal(wr_world_stats(&world).live_blocks, 2 * T05_KEPT);
+    for (int i = 0; i < 2 * T05_KEPT; i++)
+        assert_int_equal(weir_shared_return(0, t[i % 2].kept[i / 2]), WEIR_OK);
+    assert_int_equal(weir_torch_pool_holds(0, first_pool), 0);
+}
+
 /* As Numba's memory is: of a stream where nothing runs, and freed on the legacy default stream. */
 static void test_a_block_of_an_idle_stream_is_not_reused_before_the_stream_it_is_freed_on_has_passed(
     void **state)
@@ -677,6 +724,7 @@ int main(void)
         TEST(test_C02_a_declared_user_keeps_a_lent_block_until_it_has_passed),
         TEST(test_C02_memory_of_streams_that_are_gone_serves_new_ones),
         TEST(test_no_bytes_and_too_many_are_null_and_what_was_not_lent_does_not_come_back),
+        TEST(test_T05_threads_lend_and_return_side_by_side),
         TEST(test_a_block_of_an_idle_stream_is_not_reused_before_the_stream_it_is_freed_on_has_passed),
         TEST(test_an_alloc_without_patience_never_waits),
         TEST(test_C04_another_streams_finished_memory_serves_within_the_cap),
