@@ -39,14 +39,16 @@ static void note_device(int device)
         atomic_fetch_or(&pools_seen, bit);
 }
 
-/* Before an alloc: a capture that goes on while a private pool is open belongs to that. */
-static void prepare(int device, weir_stream s)
+/* Never waits. A capture that goes on while a private pool is open belongs to that from here on. */
+static weir_status alloc(size_t bytes, int device, weir_stream s, weir_dptr *out)
 {
     weir_pool *pool;
-    if (weir_shared_pool(device, &pool) != WEIR_OK) return; /* the alloc will say why */
+    weir_status st = weir_shared_pool(device, &pool);
+    if (WR_UNLIKELY(st != WEIR_OK)) return st;
     note_device(device);
     if (WR_UNLIKELY(atomic_load_explicit(&wr_graphs_n_open, memory_order_acquire) != 0))
         wr_graphs_note(pool, device, s);
+    return weir_alloc(pool, bytes, s, out);
 }
 
 static bool is_want_of_memory(weir_status st)
@@ -79,20 +81,17 @@ static __attribute__((cold)) void *fail(weir_status st, size_t bytes, int device
 void *weir_torch_alloc(size_t bytes, int device, weir_stream stream)
 {
     weir_dptr block;
-    prepare(device, stream);
-    weir_status st = weir_shared_alloc(device, bytes, stream, WEIR_SHARED_PATIENCE_NS, &block);
+    weir_status st = alloc(bytes, device, stream, &block);
+    if (WR_UNLIKELY(st == WEIR_NOT_YET))
+        st = weir_shared_alloc(device, bytes, stream, WEIR_SHARED_PATIENCE_NS, &block);
     if (WR_UNLIKELY(st != WEIR_OK)) return fail(st, bytes, device);
     return (void *)(uintptr_t)block;
 }
 
 void *weir_torch_segment_alloc(size_t bytes, int device, weir_stream stream)
 {
-    weir_pool *pool;
     weir_dptr block;
-    prepare(device, stream);
-    weir_status st = weir_shared_pool(device, &pool);
-    if (st == WEIR_OK) st = weir_alloc(pool, bytes, stream, &block);
-    return st == WEIR_OK ? (void *)(uintptr_t)block : NULL;
+    return alloc(bytes, device, stream, &block) == WEIR_OK ? (void *)(uintptr_t)block : NULL;
 }
 
 void weir_torch_record_stream(void *pointer, weir_stream stream)
