@@ -180,6 +180,8 @@ WEIR_FUNCTIONS = {
     "weir_version": (_TEXT, []),
     "weir_pool_open": (_STATUS, [POINTER(PoolOptions), POINTER(_HANDLE)]),
     "weir_pool_close": (_STATUS, [_HANDLE]),
+    "weir_shared_pool": (_STATUS, [c_int, POINTER(_HANDLE)]),
+    "weir_shared_limit": (_STATUS, [c_int, c_size_t, c_double]),
     "weir_alloc_with": (_STATUS, [_HANDLE, c_size_t, _STREAM, POINTER(AllocOptions), POINTER(_DPTR)]),
     "weir_touch": (_STATUS, [_HANDLE, _DPTR, _STREAM, c_uint]),
     "weir_free": (_STATUS, [_HANDLE, _DPTR, _STREAM]),

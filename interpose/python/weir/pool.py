@@ -13,7 +13,7 @@ from . import _abi, _arrays, _streams
 from ._device import DeviceArray, Lease
 from ._lib import check, lib, need_memory, python_lib
 from .copier import Copier
-from .errors import Closed, NotYet, WeirError
+from .errors import Closed, NotYet
 
 REUSES = ("default", "completed", "owner", "device_wait", "host_wait")
 
@@ -65,7 +65,17 @@ class Pool:
         options.device_kind = kind.encode() if kind else None
         handle = ctypes.c_void_p()
         check(lib.weir_pool_open(ctypes.byref(options), ctypes.byref(handle)))
-        self.handle = handle.value
+        self._set_up(handle.value, device, kind)
+
+    @classmethod
+    def _of(cls, handle: int, device: int) -> Pool:
+        """A pool that is open already."""
+        made = cls.__new__(cls)
+        made._set_up(handle, device, None)
+        return made
+
+    def _set_up(self, handle: int, device: int, kind: str | None) -> None:
+        self.handle = handle
         self.device = device
         self.simulated = (kind or os.environ.get("WEIR_DEVICE") or "cuda").startswith("sim")
         self._copier: Copier | None = None
@@ -149,21 +159,21 @@ _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = [ctypes.c_void_p], None
 
 _pools: dict[int, Pool] = {}
-_limits: dict[int, int] = {}
 _lock = threading.Lock()
 
 
 def pool(device: int = 0) -> Pool:
-    """The process's pool of a device, opened by the first call."""
+    """The process's pool of a device, opened by the first call, with OWNER reuse: the one that the C library and all
+    adapters of frameworks share."""
     with _lock:
         if device not in _pools:
-            _pools[device] = Pool(device, _limits.get(device, 0))
+            handle = ctypes.c_void_p()
+            check(lib.weir_shared_pool(device, ctypes.byref(handle)))
+            _pools[device] = Pool._of(handle.value, device)
         return _pools[device]
 
 
 def limit(device: int, nbytes: int) -> None:
-    """The most memory that the process's pool of a device takes. Before the pool's first use; WeirError afterwards."""
-    with _lock:
-        if device in _pools:
-            raise WeirError(f"the pool of device {device} is open, with a limit of {_pools[device].limit_bytes} bytes")
-        _limits[device] = nbytes
+    """The most memory that the process's pool of a device takes. Before the pool's first use; InvalidArgument
+    afterwards."""
+    check(lib.weir_shared_limit(device, nbytes, 0.0))
