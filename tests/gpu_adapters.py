@@ -184,8 +184,8 @@ def torch_refusals():
     import weir.torch
     torch.empty(1, device="cuda")
     assert "initialised already" in declines(weir.torch.install)
-    assert torch.ones(4, device="cuda").sum().item() == 4  # on its own allocator
-    assert torch.cuda.memory_allocated() > 0
+    x = torch.ones(4, device="cuda")  # on its own allocator
+    assert x.sum().item() == 4 and torch.cuda.memory_allocated() > 0
 
 
 def torch_twice():
