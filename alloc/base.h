@@ -193,6 +193,9 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_RELEASE_FORGETS_OWN, "release without streams, or leave, forgets the acquiring one")             \
     X(QUEUE_CANCEL_TAKES_STAGING, "a cancelled item's staging serves others while its producer writes")      \
     X(QUEUE_BROADCAST_KEEPS_FIRST, "of several readers of an item only the first is waited for")             \
+    X(QUEUE_SKIPS_AFTER, "a queue's copy does not wait for the streams that its push names")                 \
+    X(QUEUE_BORROWED_SKIPS_WAIT, "a stream that is to overwrite lent spans does not wait for the copies")    \
+    X(QUEUE_HOP_SKIPS_WAIT, "a staged copy between devices goes on before its first half has passed")        \
     X(COPY_SKIPS_AFTER, "a copy does not wait for the streams that it names")                                \
     X(COPY_JOIN_SKIPS_WAIT, "a stream joined to a copy does not wait for it")                                \
     X(COPY_REUSES_SLAB, "a slab is filled again before its copies were seen done")                           \

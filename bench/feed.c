@@ -195,7 +195,7 @@ static weir_status count_weir_waits(struct wr_feed *f, uint64_t *out)
     return s;
 }
 
-static const struct wr_feed_way weir_way = {
+static const struct wr_feed_way weir_itself = {
     .name = "weir",
     .open = open_weir,
     .close = close_weir,
@@ -210,5 +210,5 @@ const struct wr_feed_way *const wr_feed_ways[WR_FEED_WAYS] = {
     [WR_FEED_PAGEABLE] = &pageable_way,
     [WR_FEED_PINNED] = &pinned_way,
     [WR_FEED_TIED] = &tied_way,
-    [WR_FEED_WEIR] = &weir_way,
+    [WR_FEED_WEIR] = &weir_itself,
 };

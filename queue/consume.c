@@ -86,6 +86,8 @@ static enum wr_cause try_take(
     if (!want->peeks && q->sharing == WEIR_CONSUMERS_STRICT && q->n_held > 0) return WR_CAUSE_TURN;
     struct wr_place *p = wr_order_next(q, want);
     if (!p || (!want->peeks && wr_order_claimed(q, me, p))) return WR_CAUSE_ITEM;
+    if (wr_queue_lands(q) && !wr_mark_passed(p->copied) && !WR_FAULT(QUEUE_ACQUIRE_SKIPS_WAIT))
+        return WR_CAUSE_TRANSFER;
     struct wr_hold *h = free_hold(p);
     if (!h) return WR_CAUSE_TURN;
     *out = take(q, p, h, want);
@@ -106,6 +108,7 @@ static weir_status await_item(weir_queue *q, const struct wr_want *want, int64_t
     weir_status s = WEIR_OK;
     for (*out = (struct grip){0}; s == WEIR_OK && !out->place;) {
         enum wr_cause lacks = WR_CAUSE_ITEM;
+        if (wr_queue_lands(q)) wr_queue_poll_copies(q); /* before the look, which no wake-up may escape */
         bool over = wr_ends_over(q, want), left = has_left(q, want);
         if (!over && !left) lacks = try_take(q, &me, want, out);
         if (left)
@@ -113,7 +116,7 @@ static weir_status await_item(weir_queue *q, const struct wr_want *want, int64_t
         else if (over)
             s = wr_ends_refuse(q);
         else if (!out->place)
-            s = wr_queue_doze(q, &me.line, lacks, false);
+            s = wr_queue_doze(q, &me.line, lacks, lacks == WR_CAUSE_TRANSFER);
     }
     wr_queue_leave_line(q, &q->consumers, &me.line);
     if (wr_queue_wants_differ(q)) wr_line_wake_all(q->consumers);
@@ -135,11 +138,12 @@ static weir_status wait_pinned(
     return s;
 }
 
-/* The stream waits for the item's copy. Its heap is kept from ending until the item is released: of a stream
+/* The stream waits for the item's copy, for which the host has waited where items land there. Its heap is kept from ending until the item is released: of a stream
  * or thread that is gone the fence stays, to be waited for. Off the lock. */
 static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, bool *waits)
 {
     struct wr_heap *reader;
+    if (wr_queue_lands(q)) return WEIR_OK;
     weir_status s = wait_pinned(q, g.place->copied, stream, &reader, waits);
     if (s != WEIR_OK) return s;
     g.hold->reader = reader;
@@ -149,13 +153,32 @@ static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, b
     return WEIR_OK;
 }
 
+/* Another thread can't name the per-thread stream that acquired. LOCK: not held. */
+static void end_span(weir_queue *q, const struct wr_hold *h, weir_stream stream)
+{
+    if (stream == STREAM_PER_THREAD && !wr_fence_is_of(&h->reader->fence, stream))
+        wr_timeline_forget(q->copier.timeline, h->span);
+    else
+        wr_timeline_end(q->copier.timeline, h->span, stream);
+}
+
+/* The item's last use is queued on *last; NULL: it was not used. LOCK: held, given up meanwhile. The hold is BUSY. */
+static void unpin_reader(weir_queue *q, const struct wr_hold *h, const weir_stream *last)
+{
+    if (!h->reader) return; /* read on the host */
+    wr_lock_give(&q->lock);
+    if (last)
+        end_span(q, h, *last);
+    else
+        wr_timeline_forget(q->copier.timeline, h->span);
+    wr_heaps_unpin(q->copier.pool, h->reader);
+    wr_lock_take(&q->lock);
+}
+
 /* The consumer has left while its item was on the way: nothing reads it, but the wait that was queued. */
 static weir_status refuse_late(weir_queue *q, struct grip g)
 {
-    wr_lock_give(&q->lock);
-    wr_timeline_forget(q->copier.timeline, g.hold->span);
-    wr_heaps_unpin(q->copier.pool, g.hold->reader);
-    wr_lock_take(&q->lock);
+    unpin_reader(q, g.hold, NULL);
     put_back(q, g);
     return wr_fail(WEIR_STALE_HANDLE, "the consumer has left meanwhile");
 }
@@ -170,7 +193,7 @@ static weir_status deliver(weir_queue *q, struct grip g, const struct wr_want *w
     uint64_t took = q->device->ops->now_ns(q->device) - start;
     wr_lock_take(&q->lock);
     if (q->stats.items_delivered > 0) wr_diagnose_call(q, took); /* the first sets the driver up */
-    if (s == WEIR_OK) wr_diagnose_reader(q, stream);
+    if (s == WEIR_OK && !wr_queue_lands(q)) wr_diagnose_reader(q, stream);
     if (s == WEIR_OK && has_left(q, want))
         s = refuse_late(q, g);
     else if (s != WEIR_OK)
@@ -191,13 +214,15 @@ weir_status wr_consume_acquire(
     struct grip g;
     weir_status s = await_item(q, want, timeout_ns, &g);
     if (s == WEIR_OK) s = deliver(q, g, want, stream);
-    if (s == WEIR_OK)
-        *item = (weir_item){.ticket = g.place->ticket,
-            .handle = handle_of(q, g),
-            .key = g.place->key,
-            .bytes = g.place->bytes,
-            .device = g.place->slot->address};
-    return s;
+    if (s != WEIR_OK) return s;
+    uint64_t address = g.place->slot->address;
+    *item = (weir_item){.ticket = g.place->ticket,
+        .handle = handle_of(q, g),
+        .key = g.place->key,
+        .bytes = g.place->bytes,
+        .host = wr_queue_lands(q) ? (void *)(uintptr_t)address : NULL,
+        .device = wr_queue_lands(q) ? 0 : address};
+    return WEIR_OK;
 }
 
 weir_status weir_queue_acquire(weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item)
@@ -215,11 +240,17 @@ weir_status weir_queue_acquire(weir_queue *q, weir_stream stream, int64_t timeou
 
 /* ---- readers ----------------------------------------------------------------------------------------- */
 
+static weir_status fail_streams(void)
+{
+    return wr_fail(WEIR_INVALID_ARGUMENT, "items of this queue are read on the host, by no stream");
+}
+
 weir_status weir_queue_await(weir_queue *q, const weir_item *item, weir_stream stream)
 {
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
+    if (wr_queue_lands(q)) return wr_queue_leave(q, fail_streams());
     struct grip g;
     if (!find_held(q, item, &g)) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
     struct wr_mark copied = g.place->copied;
@@ -240,6 +271,7 @@ weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream str
     if (s != WEIR_OK) return s;
     struct grip g;
     if (!find_held(q, item, &g)) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
+    if (wr_queue_lands(q)) return wr_queue_leave(q, fail_streams());
     struct wr_mark mark;
     wr_lock_give(&q->lock);
     s = wr_pool_mark(q->copier.pool, stream, &mark);
@@ -266,6 +298,7 @@ static weir_status mark_readers(weir_queue *q, const struct wr_place *p, const s
     const weir_stream *streams, size_t n_streams)
 {
     weir_status s = WEIR_OK;
+    if (wr_queue_lands(q)) return WEIR_OK; /* the host has read it */
     if (WR_FAULT(QUEUE_RELEASE_FORGETS) && n_streams > 1) n_streams = 1;
     if (WR_FAULT(QUEUE_RELEASE_FORGETS_OWN) && n_streams == 0) return WEIR_OK;
     if (WR_FAULT(QUEUE_BROADCAST_KEEPS_FIRST) && p->slot->n_marks > 0) return WEIR_OK;
@@ -279,15 +312,6 @@ static weir_status mark_readers(weir_queue *q, const struct wr_place *p, const s
     return s;
 }
 
-/* Another thread can't name the per-thread stream that acquired. LOCK: not held. */
-static void end_span(weir_queue *q, const struct wr_hold *h, weir_stream stream)
-{
-    if (stream == STREAM_PER_THREAD && !wr_fence_is_of(&h->reader->fence, stream))
-        wr_timeline_forget(q->copier.timeline, h->span);
-    else
-        wr_timeline_end(q->copier.timeline, h->span, stream);
-}
-
 weir_status wr_consume_release(
     weir_queue *q, struct wr_place *p, struct wr_hold *h, const weir_stream *streams, size_t n_streams)
 {
@@ -299,10 +323,7 @@ weir_status wr_consume_release(
         h->state = WR_HOLD_HELD;
         return s;
     }
-    wr_lock_give(&q->lock);
-    end_span(q, h, n_streams ? streams[0] : h->stream);
-    wr_heaps_unpin(q->copier.pool, h->reader);
-    wr_lock_take(&q->lock);
+    unpin_reader(q, h, n_streams ? &streams[0] : &h->stream);
     q->stats.items_released += !h->peeks;
     end_hold(q, (struct grip){p, h});
     return WEIR_OK;
@@ -316,7 +337,9 @@ weir_status weir_queue_release(weir_queue *q, weir_item *item, const weir_stream
     if (s != WEIR_OK) return s;
     struct grip g;
     if (!find_held(q, item, &g)) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "held"));
+    if (wr_queue_lands(q) && n_streams > 0) return wr_queue_leave(q, fail_streams());
     s = wr_consume_release(q, g.place, g.hold, streams, n_streams);
     if (s == WEIR_OK) item->device = 0;
+    if (s == WEIR_OK) item->host = NULL;
     return wr_queue_leave(q, s);
 }

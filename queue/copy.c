@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "copy.h"
 #include "crew.h"
+#include "fetch.h"
 #include "move.h"
 #include "nvtx.h"
 
@@ -186,14 +187,34 @@ static weir_status wait_for_readers(struct wr_copier *c, const struct wr_slot *s
     return WEIR_OK;
 }
 
-weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, const struct wr_slot *staging,
+weir_status wr_copy_wait_for(const struct wr_copier *c, const struct wr_mark *marks, size_t n)
+{
+    for (size_t i = 0; i < n && !WR_FAULT(QUEUE_SKIPS_AFTER); i++) {
+        weir_status s = wr_mark_wait(marks[i], c->stream);
+        if (s != WEIR_OK) return s;
+    }
+    return WEIR_OK;
+}
+
+/* Of host memory. */
+static weir_status start_upload(struct wr_copier *c, weir_dptr to, const struct wr_slot *staging,
+    const struct wr_gather *g, struct wr_copy_tally *t)
+{
+    char *staged = staging ? (char *)(uintptr_t)staging->address : NULL;
+    weir_status s = wr_copy_wait_for(c, g->after, g->n_after);
+    return s == WEIR_OK ? copy_spans(c, to, staged, g, t) : s;
+}
+
+weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, struct wr_slot *staging,
     const struct wr_gather *g, struct wr_mark *done, struct wr_copy_tally *t)
 {
     assert(slot->taken && slot->address);
-    char *staged = staging ? (char *)(uintptr_t)staging->address : NULL;
     weir_status s = wait_for_readers(c, slot, t);
     struct wr_span *span = wr_timeline_begin(c->timeline, WR_SPAN_COPY, g->ticket, g->bytes, c->stream);
-    if (s == WEIR_OK) s = copy_spans(c, slot->address, staged, g, t);
+    if (s == WEIR_OK && g->origin)
+        s = wr_fetch_queue(c, g->origin, slot->address, staging, g, t);
+    else if (s == WEIR_OK)
+        s = start_upload(c, slot->address, staging, g, t);
     wr_timeline_end(c->timeline, span, c->stream);
     *done = (struct wr_mark){c->fence, wr_fence_stamp(c->fence)};
     wr_copy_poll(c, done->number); /* not to know, but to keep the ticks few where nobody else has to ask */

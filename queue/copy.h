@@ -37,13 +37,21 @@ weir_status wr_copy_open_on(
     struct wr_copier *c, weir_pool *pool, struct wr_device *d); /* on another device */
 void wr_copy_close(struct wr_copier *c);
 
+struct wr_origin;
+
 /* What an item is copied from. */
 struct wr_gather {
     const weir_span *spans;
     size_t n_spans;
     const unsigned char *in_place; /* for each span: not staged. NULL: none is staged */
     uint64_t ticket, bytes;        /* of the item */
+    const struct wr_mark *after;   /* the copy begins behind these */
+    size_t n_after;
+    const struct wr_origin *origin; /* NULL: host memory. Else see fetch.h */
 };
+
+/* The copier's stream waits for marks that have not passed: what is queued on it later comes after them. */
+weir_status wr_copy_wait_for(const struct wr_copier *c, const struct wr_mark *marks, size_t n);
 
 /* Which spans are read in place (in_place[i] > 0), and how many bytes are staged. Not lent: none, and all. */
 weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_spans, bool lent,
@@ -52,11 +60,12 @@ weir_status wr_copy_sort(struct wr_copier *c, const weir_span *spans, size_t n_s
 struct wr_copy_tally {
     uint64_t copies, bytes, reader_waits;
     uint64_t gathers, gathered_bytes, fallbacks; /* as in weir_queue_stats */
+    uint64_t peer_staged_bytes;
 };
 
 /* Fills the slot, after its marks have passed. *done is the mark of all that was queued, after an error too.
  */
-weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, const struct wr_slot *staging,
+weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, struct wr_slot *staging,
     const struct wr_gather *g, struct wr_mark *done, struct wr_copy_tally *t);
 
 /* Asks the driver how far the copies are; `newest` is the last stamp given out. */

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { SPANS_FEW = 4096 }; /* a byte each, on the stack */
+enum { SPANS_FEW = 4096, AFTER_FEW = 8 }; /* spans: a byte each, on the stack */
 
 /* ---- giving back (under the lock) -------------------------------------------------------------------- */
 
@@ -198,6 +198,7 @@ static weir_status fill(weir_queue *q, struct wr_place *p, struct wr_gather g, s
     q->stats.gathers += t.gathers;
     q->stats.gathered_bytes += t.gathered_bytes;
     q->stats.gather_fallbacks += t.fallbacks;
+    q->stats.peer_staged_bytes += t.peer_staged_bytes;
     if (p->staging) {
         weir_status added = wr_slots_add_mark(p->staging, *mark);
         assert(added == WEIR_OK); /* its marks are all of one stream */
@@ -229,6 +230,9 @@ weir_status weir_queue_reserve_key(
     WR_NVTX_RANGE("reserve", bytes);
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
+    if (q->origin.direction != WEIR_TO_DEVICE)
+        return wr_queue_leave(
+            q, wr_fail(WEIR_INVALID_ARGUMENT, "items of this queue come from device memory: push them"));
     struct wr_place *p;
     s = reserve(q, &(struct need){.bytes = bytes, .staged = bytes, .key = key}, timeout_ns, &p);
     if (s == WEIR_OK) {
@@ -313,59 +317,154 @@ static weir_status push(weir_queue *q, const struct need *need, const struct wr_
     struct wr_mark mark;
     p->state = WR_PLACE_COPYING;
     s = fill(q, p, *g, &mark);
-    if (need->staged < need->bytes) wr_copy_lend(&q->lent, number, mark.number);
+    bool reads_in_place = g->origin || need->staged < need->bytes;
+    if (reads_in_place) wr_copy_lend(&q->lent, number, mark.number);
     if (s != WEIR_OK) return s;
-    if (flags & WEIR_PUSH_BORROW) q->stats.staged_pageable_bytes += need->staged;
-    q->stats.borrowed_bytes += need->bytes - need->staged;
+    if (flags & WEIR_PUSH_BORROW && !g->origin) q->stats.staged_pageable_bytes += need->staged;
+    q->stats.borrowed_bytes += g->origin ? need->bytes : need->bytes - need->staged;
     if (ticket) *ticket = number;
     return WEIR_OK;
 }
 
-weir_status weir_queue_push(weir_queue *q, const weir_span *spans, size_t n_spans, unsigned flags,
-    int64_t timeout_ns, uint64_t *ticket)
+/* How each span travels, and what of the item goes through pinned memory. Off the lock. */
+static weir_status sort_spans(weir_queue *q, const weir_span *spans, size_t n_spans, unsigned flags,
+    unsigned char *in_place, struct need *need)
 {
-    if (flags & WEIR_PUSH_NEW_KEY) return wr_fail(WEIR_INVALID_ARGUMENT, "a push has no key: see put");
-    return wr_produce_push(q, 0, spans, n_spans, flags, timeout_ns, ticket);
+    bool lent = flags & WEIR_PUSH_BORROW;
+    if (q->origin.direction == WEIR_TO_DEVICE)
+        return wr_copy_sort(&q->copier, spans, n_spans, lent, in_place, &need->staged);
+    if (!lent)
+        return wr_fail(
+            WEIR_INVALID_ARGUMENT, "device memory is read when its turn comes: lend it, by BORROW");
+    need->staged = q->origin.staged ? need->bytes : 0;
+    return wr_fetch_check(&q->origin, spans, n_spans);
 }
 
-weir_status wr_produce_push(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans,
-    unsigned flags, int64_t timeout_ns, uint64_t *ticket)
+/* What is queued on the streams now. Off the lock. */
+static weir_status mark_after(weir_queue *q, const weir_push_options *o, struct wr_mark *marks)
 {
-    if (!spans || n_spans == 0 || (flags & ~(unsigned)(WEIR_PUSH_BORROW | WEIR_PUSH_NEW_KEY)))
-        return wr_fail(WEIR_INVALID_ARGUMENT, "no spans, or unknown flags %#x", flags);
-    struct need need = {.key = key, .new_key = flags & WEIR_PUSH_NEW_KEY};
+    weir_status s = WEIR_OK;
+    for (size_t i = 0; i < o->n_after && s == WEIR_OK; i++)
+        s = wr_pool_mark(q->origin.pool, o->after[i], &marks[i]);
+    return s;
+}
+
+/* LOCK: held, given up meanwhile. */
+static weir_status sort_and_push(weir_queue *q, struct need *need, const weir_span *spans, size_t n_spans,
+    const weir_push_options *o, uint64_t *ticket)
+{
+    unsigned char few[SPANS_FEW], *in_place = n_spans <= SPANS_FEW ? few : malloc(n_spans);
+    struct wr_mark few_marks[AFTER_FEW];
+    struct wr_mark *marks = o->n_after <= AFTER_FEW ? few_marks : calloc(o->n_after, sizeof *marks);
+    weir_status s = in_place && marks
+                        ? sort_spans(q, spans, n_spans, o->flags, in_place, need)
+                        : wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a push of %zu spans", n_spans);
+    if (s == WEIR_OK) s = mark_after(q, o, marks);
+    wr_lock_take(&q->lock);
+    q->stats.host_allocations += (in_place != few) + (marks != few_marks);
+    struct wr_gather g = {.spans = spans,
+        .n_spans = n_spans,
+        .in_place = in_place,
+        .after = marks,
+        .n_after = o->n_after,
+        .origin = q->origin.direction == WEIR_TO_DEVICE ? NULL : &q->origin};
+    if (s == WEIR_OK) s = push(q, need, &g, o->flags, o->timeout_ns, ticket);
+    wr_lock_give(&q->lock);
+    if (marks != few_marks) free(marks);
+    if (in_place != few) free(in_place);
+    return s;
+}
+
+weir_status wr_produce_push(
+    weir_queue *q, const weir_span *spans, size_t n_spans, const weir_push_options *o, uint64_t *ticket)
+{
+    if (!spans || n_spans == 0 || (o->flags & ~(unsigned)(WEIR_PUSH_BORROW | WEIR_PUSH_NEW_KEY)))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "no spans, or unknown flags %#x", o->flags);
+    if (!o->after && o->n_after > 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the list of streams is NULL");
+    struct need need = {.key = o->key, .new_key = o->flags & WEIR_PUSH_NEW_KEY};
     weir_status s = sum_spans(spans, n_spans, &need.bytes);
     WR_NVTX_RANGE("push", need.bytes);
     if (s == WEIR_OK) s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     wr_lock_give(&q->lock);
-    unsigned char few[SPANS_FEW], *in_place = n_spans <= SPANS_FEW ? few : malloc(n_spans);
-    s = in_place ? wr_copy_sort(&q->copier, spans, n_spans, flags & WEIR_PUSH_BORROW, in_place, &need.staged)
-                 : wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a push of %zu spans", n_spans);
+    s = sort_and_push(q, &need, spans, n_spans, o, ticket);
     wr_lock_take(&q->lock);
-    q->stats.host_allocations += in_place != few;
-    struct wr_gather g = {.spans = spans, .n_spans = n_spans, .in_place = in_place};
-    if (s == WEIR_OK) s = push(q, &need, &g, flags, timeout_ns, ticket);
-    s = wr_queue_leave(q, s);
-    if (in_place != few) free(in_place);
-    return s;
+    return wr_queue_leave(q, s);
+}
+
+weir_status weir_queue_push(weir_queue *q, const weir_span *spans, size_t n_spans, unsigned flags,
+    int64_t timeout_ns, uint64_t *ticket)
+{
+    const weir_push_options o = {.struct_size = sizeof o, .flags = flags, .timeout_ns = timeout_ns};
+    if (flags & WEIR_PUSH_NEW_KEY) return wr_fail(WEIR_INVALID_ARGUMENT, "a push has no key: see put");
+    return wr_produce_push(q, spans, n_spans, &o, ticket);
+}
+
+weir_status weir_queue_push_after(
+    weir_queue *q, const weir_span *spans, size_t n_spans, const weir_push_options *options, uint64_t *ticket)
+{
+    if (!options || options->struct_size != sizeof *options)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "options with struct_size = %zu are needed", sizeof *options);
+    return wr_produce_push(q, spans, n_spans, options, ticket);
+}
+
+/* ---- what is lent ------------------------------------------------------------------------------------ */
+
+/* The copies that read what that push lent. A hop's are followed by the copy stream's; should that have failed, the
+ * hop tells by itself. */
+struct loan {
+    uint64_t copy, hop; /* stamps */
+};
+
+static weir_status find_loan(const weir_queue *q, uint64_t ticket, struct loan *out)
+{
+    if (ticket > q->n_tickets)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "ticket %llu was never given out", (unsigned long long)ticket);
+    out->copy = wr_copy_lent_until(&q->lent, ticket);
+    out->hop = q->origin.staged ? wr_fence_stamp(q->origin.hop.fence) : 0;
+    return WEIR_OK;
+}
+
+static bool is_over(const weir_queue *q, struct loan l)
+{
+    bool hop = !q->origin.staged || wr_fence_passed(q->origin.hop.fence, l.hop);
+    return hop && wr_fence_passed(q->copier.fence, l.copy);
 }
 
 weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t timeout_ns)
 {
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    if (ticket > q->n_tickets)
-        return wr_queue_leave(
-            q, wr_fail(WEIR_INVALID_ARGUMENT, "ticket %llu was never given out", (unsigned long long)ticket));
-    uint64_t stamp = wr_copy_lent_until(&q->lent, ticket);
+    struct loan l;
+    s = find_loan(q, ticket, &l);
+    if (s != WEIR_OK) return wr_queue_leave(q, s);
     struct wr_waiter me;
     wr_line_join(&q->lenders, &me, q->device, timeout_ns);
     while (s == WEIR_OK) {
-        if (!wr_fence_passed(q->copier.fence, stamp)) wr_queue_poll_copies(q);
-        if (wr_fence_passed(q->copier.fence, stamp)) break;
+        if (!is_over(q, l)) wr_queue_poll_copies(q);
+        if (is_over(q, l)) break;
         s = q->destroyed ? wr_ends_refuse(q) : wr_queue_doze(q, &me, WR_CAUSE_COPY, true);
     }
     wr_queue_leave_line(q, &q->lenders, &me);
+    return wr_queue_leave(q, s);
+}
+
+static weir_status wait_for_copies(const struct wr_copier *c, uint64_t stamp, weir_stream stream)
+{
+    weir_status s = wr_fence_cover(c->fence, stamp);
+    return s == WEIR_OK ? wr_mark_wait((struct wr_mark){c->fence, stamp}, stream) : s;
+}
+
+weir_status weir_queue_borrowed_by(weir_queue *q, uint64_t ticket, weir_stream stream)
+{
+    weir_status s = wr_queue_enter(q);
+    if (s != WEIR_OK) return s;
+    struct loan l;
+    s = find_loan(q, ticket, &l);
+    if (s != WEIR_OK || WR_FAULT(QUEUE_BORROWED_SKIPS_WAIT)) return wr_queue_leave(q, s);
+    wr_lock_give(&q->lock);
+    if (q->origin.staged) s = wait_for_copies(&q->origin.hop, l.hop, stream);
+    if (s == WEIR_OK) s = wait_for_copies(&q->copier, l.copy, stream);
+    wr_lock_take(&q->lock);
     return wr_queue_leave(q, s);
 }

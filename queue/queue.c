@@ -38,6 +38,7 @@ weir_status wr_queue_enter(weir_queue *q)
     weir_status s = enter_lost_or_not(q);
     if (s != WEIR_OK) return s;
     s = wr_edges_check_device(q->device);
+    if (s == WEIR_OK) s = wr_edges_check_device(q->origin.device);
     return s == WEIR_OK ? WEIR_OK : wr_queue_leave(q, s);
 }
 
@@ -113,6 +114,7 @@ void wr_queue_poll_copies(weir_queue *q)
 {
     uint64_t newest = q->newest_copy;
     wr_lock_give(&q->lock);
+    if (q->origin.staged) wr_copy_poll(&q->origin.hop, wr_fence_stamp(q->origin.hop.fence));
     wr_copy_poll(&q->copier, newest);
     wr_lock_take(&q->lock);
 }
@@ -159,12 +161,13 @@ void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waite
 {
     uint64_t waited = q->device->ops->now_ns(q->device) - w->since;
     bool slot = w->cause == WR_CAUSE_SLOT, pinned = w->cause == WR_CAUSE_PINNED,
-         item = w->cause == WR_CAUSE_ITEM || w->cause == WR_CAUSE_TURN;
+         item = w->cause == WR_CAUSE_ITEM || w->cause == WR_CAUSE_TURN, copy = w->cause == WR_CAUSE_TRANSFER;
     q->stats.producer_waits_slot += slot;
     q->stats.producer_waits_pinned += pinned;
     q->stats.consumer_waits_item += item;
+    q->stats.consumer_waits_copy += copy;
     if (slot || pinned) q->stats.producer_wait_ns += waited;
-    if (item) q->stats.consumer_wait_ns += waited;
+    if (item || copy) q->stats.consumer_wait_ns += waited;
     add_cause(&q->stats, w->cause, waited);
     wr_line_leave(line, w);
 }
@@ -205,6 +208,18 @@ static weir_status check_options(const weir_queue_options *o)
     return check_kinds(o, (unsigned)items);
 }
 
+/* An option that would do nothing is refused. */
+static weir_status check_direction(const weir_queue_options *o)
+{
+    if ((unsigned)o->direction > WEIR_ON_DEVICE)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "no direction %d", (int)o->direction);
+    if (o->source && o->direction != WEIR_ON_DEVICE)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a source's pool is for ON_DEVICE");
+    if (o->device_bytes && o->direction == WEIR_TO_HOST)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a queue to the host has no device memory to limit");
+    return WEIR_OK;
+}
+
 static weir_status make_places(weir_queue *q, unsigned items)
 {
     q->places = calloc(items, sizeof *q->places);
@@ -227,8 +242,10 @@ static weir_status make_slots(weir_queue *q, const weir_queue_options *o)
     q->sharing = o->consumers;
     q->high = o->high_items ? o->high_items : items;
     q->low = o->low_items ? o->low_items : q->high;
-    size_t device = o->device_bytes ? o->device_bytes : product;
-    weir_status s = wr_slots_init(&q->slots, WR_SLOTS_DEVICE, items, o->item_bytes, device);
+    bool lands = o->direction == WEIR_TO_HOST;
+    size_t limit = lands ? pinned : o->device_bytes ? o->device_bytes : product;
+    enum wr_slots_kind kind = lands ? WR_SLOTS_LANDING : WR_SLOTS_DEVICE;
+    weir_status s = wr_slots_init(&q->slots, kind, items, o->item_bytes, limit);
     if (s == WEIR_OK) s = wr_slots_init(&q->pinned, WR_SLOTS_PINNED, n_pinned, o->item_bytes, pinned);
     if (s == WEIR_OK) s = make_places(q, items);
     return s;
@@ -244,15 +261,19 @@ static void unmake_slots(weir_queue *q)
     q->holds = NULL;
 }
 
-static weir_status attach(weir_queue *q, weir_pool *pool, const char *timeline)
+static weir_status attach(weir_queue *q, weir_pool *pool, const weir_queue_options *o)
 {
     weir_status s = wr_pool_hold(pool);
     if (s != WEIR_OK) return s;
     q->device = wr_pool_device(pool);
-    s = wr_copy_open(&q->copier, pool);
+    s = wr_fetch_open(&q->origin, o->direction, pool, o->source);
     if (s == WEIR_OK) {
-        s = wr_timeline_open(q->device, q->copier.stream, timeline, &q->copier.timeline);
-        if (s != WEIR_OK) wr_copy_close(&q->copier);
+        s = wr_copy_open(&q->copier, pool);
+        if (s == WEIR_OK) {
+            s = wr_timeline_open(q->device, q->copier.stream, o->timeline, &q->copier.timeline);
+            if (s != WEIR_OK) wr_copy_close(&q->copier);
+        }
+        if (s != WEIR_OK) wr_fetch_close(&q->origin);
     }
     if (s != WEIR_OK) wr_pool_unhold(pool);
     q->slots.pool = q->pinned.pool = pool;
@@ -266,7 +287,7 @@ static void wake_lost(struct wr_device *d)
 {
     if (d == NULL) return; /* the process is over: see wr_edges_watcher */
     for (weir_queue *q = atomic_load(&shells); q; q = q->next_shell) {
-        if (q->device != d) continue;
+        if (q->device != d && q->origin.device != d) continue;
         wr_lock_take(&q->lock);
         wr_queue_wake_all(q);
         wr_bell_close_all(q);
@@ -292,11 +313,12 @@ weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, 
     weir_queue_options o;
     weir_status s = copy_options(&o, options);
     if (s == WEIR_OK) s = check_options(&o);
+    if (s == WEIR_OK) s = check_direction(&o);
     if (s != WEIR_OK) return s;
     weir_queue *q = calloc(1, sizeof *q);
     if (!q) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a queue");
     s = make_slots(q, &o);
-    if (s == WEIR_OK) s = attach(q, pool, o.timeline);
+    if (s == WEIR_OK) s = attach(q, pool, &o);
     if (s != WEIR_OK) {
         unmake_slots(q);
         free(q);
@@ -322,7 +344,7 @@ static void keep_held(weir_queue *q, struct wr_place *p)
 {
     for (unsigned i = 0; i < WR_QUEUE_HOLDS && p->n_holds > 0; i++) {
         struct wr_hold *h = &p->holds[i];
-        if (h->state != WR_HOLD_HELD) continue;
+        if (h->state != WR_HOLD_HELD || !h->reader) continue;
         struct wr_fence *f = &h->reader->fence;
         wr_slots_keep(&q->slots, p->slot, (struct wr_mark){f, wr_fence_lend(f)});
         wr_heaps_unpin(q->copier.pool, h->reader);
@@ -346,6 +368,7 @@ static void tear_down(weir_queue *q)
     wr_bell_close_all(q);
     wr_timeline_close(q->copier.timeline);
     wr_copy_close(&q->copier);
+    wr_fetch_close(&q->origin);
     unmake_slots(q);
     wr_pool_unhold(q->copier.pool);
 }

@@ -3,7 +3,7 @@
  * The queue from inside. queue.c: its life, its lock. order.c: which item is next, for whom. produce.c,
  * consume.c: the two sides; consumers.c: those that are registered. ends.c: how it ends, or empties. bell.c:
  * what pollers see. staging.c, queue_stats.c, diagnose.c: words and numbers on top. Memory and its limits are in slots.c,
- * waiting callers in line.c, the copies in copy.c.
+ * waiting callers in line.c, the copies in copy.c, those out of device memory in fetch.c.
  *
  * PLACES. An item lives in a place, one for each device slot:
  *
@@ -32,6 +32,7 @@
 
 #include "bell.h"
 #include "copy.h"
+#include "fetch.h"
 #include "line.h"
 
 enum { WR_QUEUE_HOLDS = 64, WR_QUEUE_CONSUMERS = 64, WR_QUEUE_TEXT = 256 };
@@ -83,6 +84,7 @@ struct weir_queue {
 
     struct wr_copier copier; /* constant from open to the end, like those up to `opened_ns` */
     struct wr_device *device;
+    struct wr_origin origin;
     size_t item_bytes;
     uint32_t serial; /* in handles, so that another queue's are known for strangers */
     weir_order kind;
@@ -148,6 +150,12 @@ static inline bool wr_queue_wants_differ(const weir_queue *q)
 }
 void wr_queue_wake_all(weir_queue *q);
 
+/* Are items read on the host? Then an acquire waits there for the copy, and no stream does. */
+static inline bool wr_queue_lands(const weir_queue *q)
+{
+    return q->origin.direction == WEIR_TO_HOST;
+}
+
 /* Sleeps in a line, and leaves it with the time waited noted. LOCK: given up while asleep. */
 weir_status wr_queue_doze(weir_queue *q, struct wr_waiter *w, enum wr_cause cause, bool polls);
 void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waiter *w);
@@ -204,8 +212,8 @@ void wr_diagnose_item(weir_queue *q, const struct wr_place *p);
 /* ---- produce.c, consume.c, consumers.c, ends.c ------------------------------------------------------- */
 
 /* The whole of push, put and their kind. */
-weir_status wr_produce_push(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans,
-    unsigned flags, int64_t timeout_ns, uint64_t *ticket);
+weir_status wr_produce_push(
+    weir_queue *q, const weir_span *spans, size_t n_spans, const weir_push_options *o, uint64_t *ticket);
 /* LOCK: held. An item that is being filled, or failed to be: consumers will not see it. */
 void wr_produce_drop(weir_queue *q, struct wr_place *p);
 

@@ -46,10 +46,12 @@ weir_status weir_queue_get_stats(weir_queue *q, weir_queue_stats *out)
     now.struct_size = out->struct_size;
     now.slots = q->slots.n;
     now.slots_in_use = wr_slots_in_use(&q->slots);
-    now.device_bytes = q->slots.used;
-    now.peak_device_bytes = q->slots.peak;
-    now.pinned_bytes = q->pinned.used;
-    now.peak_pinned_bytes = q->pinned.peak;
+    const struct wr_slots *pinned = wr_queue_lands(q) ? &q->slots : &q->pinned;
+    now.device_bytes = wr_queue_lands(q) ? 0 : q->slots.used;
+    now.peak_device_bytes = wr_queue_lands(q) ? 0 : q->slots.peak;
+    now.pinned_bytes = pinned->used;
+    now.peak_pinned_bytes = pinned->peak;
+    now.peer_staged = q->origin.staged;
     uint64_t now_ns = q->device->ops->now_ns(q->device);
     add_waiting(q->producers, now_ns, &now);
     add_waiting(q->consumers, now_ns, &now);

@@ -92,7 +92,7 @@ struct wr_slots_choice wr_slots_choose(const struct wr_slots *s, size_t bytes)
         c.capacity = v.fits->capacity;
     } else if (v.least && s->used - v.least->capacity + c.capacity <= s->limit) {
         c.slot = v.least;
-    } else if (v.drains && s->kind == WR_SLOTS_DEVICE) {
+    } else if (v.drains && s->kind != WR_SLOTS_PINNED) {
         c.slot = v.drains;
         c.capacity = v.drains->capacity;
         c.draining = true;
@@ -174,8 +174,12 @@ uint64_t wr_slots_grown(const struct wr_slots *s)
  * reader. */
 void wr_slots_keep(struct wr_slots *s, struct wr_slot *slot, struct wr_mark until)
 {
-    assert(s->kind == WR_SLOTS_DEVICE);
+    assert(s->kind != WR_SLOTS_PINNED);
     if (!slot->address || wr_mark_passed(until)) return;
+    if (s->kind == WR_SLOTS_LANDING) {
+        (void)wr_slots_add_mark(slot, until); /* the copy stream's: there is room */
+        return;
+    }
     if (wr_pool_use(s->pool, slot->address, until) != WEIR_OK) slot->address = 0;
 }
 
@@ -204,7 +208,7 @@ static void drop_pinned(struct wr_slots *s, struct wr_slot *slot)
 void wr_slots_drop(struct wr_slots *s, struct wr_slot *slot)
 {
     if (slot->address && s->kind == WR_SLOTS_DEVICE) drop_device(s, slot);
-    if (slot->address && s->kind == WR_SLOTS_PINNED) drop_pinned(s, slot);
+    if (slot->address && s->kind != WR_SLOTS_DEVICE) drop_pinned(s, slot);
     slot->address = 0;
     slot->allocated = 0;
     slot->n_marks = 0;

@@ -8,7 +8,8 @@
  *   EMPTY      given back, all its marks known to have passed
  *
  * The sets differ in one rule. A draining device slot may be taken: the copy into it waits, on its stream,
- * for the marks. A draining pinned slot may not: the host writes it, and the host does not wait.
+ * for the marks. A draining pinned slot may not: the host writes it, and the host does not wait. (Of the slots
+ * of a queue to the host, LANDING, the copies write: they may.)
  *
  * Sizes. With `unit` every slot has that capacity, and the limit covers them all. Without, the limit covers
  * fewer large items or more small ones: a slot has its item's size, keeps it for later items that fit, and is
@@ -35,7 +36,11 @@ struct wr_slot {
     unsigned n_marks, marks_capacity;
 };
 
-enum wr_slots_kind { WR_SLOTS_DEVICE, WR_SLOTS_PINNED };
+enum wr_slots_kind {
+    WR_SLOTS_DEVICE,
+    WR_SLOTS_PINNED,
+    WR_SLOTS_LANDING, /* pinned memory that the GPU writes, and the host reads */
+};
 
 struct wr_slots {
     struct wr_slot *at;

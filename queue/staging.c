@@ -8,7 +8,9 @@
 weir_status weir_queue_put(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans, unsigned flags,
     int64_t timeout_ns, uint64_t *ticket)
 {
-    return wr_produce_push(q, key, spans, n_spans, flags, timeout_ns, ticket);
+    const weir_push_options o = {
+        .struct_size = sizeof o, .key = key, .flags = flags, .timeout_ns = timeout_ns};
+    return wr_produce_push(q, spans, n_spans, &o, ticket);
 }
 
 weir_status weir_queue_get(

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * weir_queue: a bounded prefetch queue from host memory into device memory. Conventions: see weir.h.
+ * weir_queue: a bounded prefetch queue: from host memory into device memory, and with the same calls from device
+ * memory to the host, or to another device. Conventions: see weir.h.
  *
  *   producers  reserve -> write item.host -> commit | abort        or   push(spans)
  *   consumers  acquire(stream) -> work on item.device -> release(streams)
@@ -17,6 +18,14 @@
  *     kernel, ever, unless device_bytes is too small for all slots: a slot must be empty before it grows.
  *   - No call needs a thread of the queue's own, or another call, to make a copy proceed. So who waits for
  *     the GPU looks again from time to time: 20 us to 1 s apart, a sixteenth of the time waited so far.
+ *
+ * DIRECTIONS. So far this tells of WEIR_TO_DEVICE. In the others a producer pushes spans of device memory, which it
+ * lends: they are read where they are, behind the streams named `after`. Copies of a queue run in the order of
+ * their pushes, so one that waits for compute holds up those behind it.
+ *   WEIR_TO_HOST    Items arrive in pinned memory: acquire waits on the host, as long as the timeout allows, for
+ *                   the item's copy, and gives item.host, to be read until release. No stream takes part.
+ *   WEIR_ON_DEVICE  Items are copied from `source`, another device, or from the queue's own. Where devices don't
+ *                   reach each other (a pattern is tried at open) they go through pinned memory: stats.peer_staged.
  *
  * LIMITS, counted from reserve to release, blocked producers included: items, device bytes, pinned bytes.
  * Credits are taken in the order of arrival, before anything is allocated.
@@ -39,6 +48,7 @@
 #define WEIR_QUEUE_H
 
 #include "weir.h"
+#include "weir_copy.h" /* weir_direction */
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,11 +93,17 @@ typedef struct weir_queue_options {
      * the device has passed by then: see wait_idle. NULL: $WEIR_TIMELINE, .2, .3 and so on behind it for the
      * further queues of a process; without that there is none. */
     const char *timeline;
+    /* TO_DEVICE unless set. TO_HOST: pinned_bytes limits the items, and device_bytes is 0. ON_DEVICE: pinned_bytes
+     * limits what is staged; `source` is a pool of the device that the spans are of, open as long as the queue.
+     * NULL: the queue's own. */
+    weir_direction direction;
+    weir_pool *source;
 } weir_queue_options;
 
 /* Opens a queue that fills memory of `pool`, which must stay open. Slots and staging are allocated on first
- * use. Errors: INVALID_ARGUMENT (also sizes whose product overflows, limits below one item), CLOSED,
- * DRIVER_ERROR, NO_HOST_MEMORY. */
+ * use. Errors: INVALID_ARGUMENT (also sizes whose product overflows, limits below one item, or that limit nothing
+ * in this direction), CLOSED, DRIVER_ERROR, NO_HOST_MEMORY; with another device as the source, those of
+ * weir_engine_link. */
 WEIR_API weir_status weir_queue_open(weir_pool *pool, const weir_queue_options *options, weir_queue **out);
 
 /* One item. The caller owns the struct; the queue knows it by `ticket` and `handle`, so that a stale copy or
@@ -97,14 +113,14 @@ typedef struct weir_item {
     uint64_t handle; /* the queue's own */
     int64_t key;     /* as given to reserve_key or put; else 0 */
     size_t bytes;
-    void *host;       /* FILLING: write here. Pinned. Else NULL */
-    weir_dptr device; /* IN_USE: read here, on the stream given to acquire. Else 0 */
+    void *host;       /* FILLING: write here. Pinned. IN_USE, TO_HOST: read here. Else NULL */
+    weir_dptr device; /* IN_USE, not TO_HOST: read here, on the stream given to acquire. Else 0 */
 } weir_item;
 
 /* ---- producers --------------------------------------------------------------------------------------- */
 
 /* Takes the next place and a pinned buffer of `bytes` (1 to item_bytes).
- * Errors: INVALID_ARGUMENT; TOO_LARGE (over item_bytes or a limit); WOULD_BLOCK (timeout 0), TIMEOUT; CLOSED,
+ * Errors: INVALID_ARGUMENT (not TO_DEVICE: push); TOO_LARGE (over item_bytes or a limit); WOULD_BLOCK (timeout 0), TIMEOUT; CLOSED,
  * POISONED; NOT_YET and OUT_OF_MEMORY of the pool; NO_HOST_MEMORY; DRIVER_ERROR. After an error no
  * place is taken, though a number may be missing in the tickets. */
 WEIR_API weir_status weir_queue_reserve(weir_queue *q, size_t bytes, int64_t timeout_ns, weir_item *item);
@@ -125,12 +141,12 @@ WEIR_API weir_status weir_queue_commit(weir_queue *q, weir_item *item);
 WEIR_API weir_status weir_queue_abort(weir_queue *q, weir_item *item);
 
 typedef struct weir_span {
-    const void *host;
+    const void *host; /* where the spans are device memory: (const void *)(uintptr_t)address */
     size_t bytes;
 } weir_span;
 
 enum {
-    WEIR_PUSH_COPY = 0, /* the spans may be overwritten as soon as push returns */
+    WEIR_PUSH_COPY = 0, /* the spans may be overwritten as soon as push returns. Not of device memory */
     WEIR_PUSH_BORROW =
         1 << 0, /* pinned spans are read in place: leave them until weir_queue_borrowed says OK.
                                * Spans that are not pinned are copied all the same. */
@@ -146,6 +162,28 @@ WEIR_API weir_status weir_queue_push(weir_queue *q, const weir_span *spans, size
 WEIR_API weir_status weir_queue_put(weir_queue *q, int64_t key, const weir_span *spans, size_t n_spans,
     unsigned flags, int64_t timeout_ns, uint64_t *ticket);
 
+typedef struct weir_push_options {
+    size_t struct_size;
+    int64_t key; /* see reserve_key */
+    unsigned flags;
+    const weir_stream
+        *after; /* the copy begins after the work queued on them by now: streams of the spans' device */
+    size_t n_after;
+    int64_t timeout_ns;
+} weir_push_options;
+
+/* push or put, at a chosen place of a step: the copy waits, on the queue's stream, for the work queued on `after` by
+ * now, and so do the copies behind it. That work may write the spans, where they are device memory; host memory is
+ * read or lent as by push. Errors: those of put; INVALID_POINTER (not device memory where that is asked for);
+ * CAPTURING (a stream of `after`). */
+WEIR_API weir_status weir_queue_push_after(weir_queue *q, const weir_span *spans, size_t n_spans,
+    const weir_push_options *options, uint64_t *ticket);
+
+/* What is queued on `stream` from now on may overwrite or free the spans lent by that push (0: by all so far): it
+ * waits for the copies, and the host for nothing. Errors: INVALID_ARGUMENT (never given out); CLOSED, CAPTURING,
+ * DRIVER_ERROR. */
+WEIR_API weir_status weir_queue_borrowed_by(weir_queue *q, uint64_t ticket, weir_stream stream);
+
 /* Are the spans lent by that push free to be overwritten? OK: yes. Ticket 0 asks about all pushes so far,
  * those that failed included: a push that fails with DRIVER_ERROR may have begun to read. A ticket older than
  * the last 256 may be answered late, with that of a younger one. Errors: WOULD_BLOCK, TIMEOUT;
@@ -154,7 +192,8 @@ WEIR_API weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t
 
 /* ---- consumers --------------------------------------------------------------------------------------- */
 
-/* The next item in order; `stream` waits for its copy, the host only until it is committed.
+/* The next item in order; `stream` waits for its copy, the host only until it is committed. (TO_HOST: until it is
+ * there; `stream` is not looked at.)
  * Errors: WOULD_BLOCK, TIMEOUT; CLOSED (closed, and all items delivered); POISONED (all that was committed
  * before is delivered); INVALID_ARGUMENT (the queue's consumers are registered: acquire_as); CAPTURING;
  * DRIVER_ERROR. */
@@ -192,12 +231,12 @@ WEIR_API weir_status weir_queue_leave(weir_queue *q, weir_consumer consumer);
 WEIR_API weir_status weir_queue_await(weir_queue *q, const weir_item *item, weir_stream stream);
 
 /* Declares that `stream`, too, has work queued that reads the item.
- * Errors: STALE_HANDLE, CAPTURING, DRIVER_ERROR, NO_HOST_MEMORY. */
+ * Errors: STALE_HANDLE, INVALID_ARGUMENT (TO_HOST), CAPTURING, DRIVER_ERROR, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream stream);
 
 /* Gives the slot back once the work queued so far on `streams` (the acquiring one if n_streams is 0), and on
  * all streams declared by use, has passed. Errors: STALE_HANDLE; else the item is still held:
- * INVALID_ARGUMENT, CAPTURING, DRIVER_ERROR, NO_HOST_MEMORY. */
+ * INVALID_ARGUMENT (also streams, TO_HOST: the host has read it), CAPTURING, DRIVER_ERROR, NO_HOST_MEMORY. */
 WEIR_API weir_status weir_queue_release(
     weir_queue *q, weir_item *item, const weir_stream *streams, size_t n_streams);
 
@@ -207,8 +246,9 @@ WEIR_API weir_status weir_queue_size(weir_queue *q, size_t *out);
 /* ---- for pollers ------------------------------------------------------------------------------------- */
 
 typedef enum weir_poll {
-    WEIR_POLL_ITEM, /* an acquire would not block: it returns an item, or an end */
-    WEIR_POLL_ROOM  /* fewer items than the low watermark, and since then not as many as the high one; or a
+    WEIR_POLL_ITEM, /* an acquire would not block: it returns an item, or an end. (TO_HOST: it may still have to
+                     * wait for the item's copy) */
+    WEIR_POLL_ROOM /* fewer items than the low watermark, and since then not as many as the high one; or a
                      * reserve would return an end. It may still have to wait for a pinned buffer's copy. */
 } weir_poll;
 
@@ -249,7 +289,8 @@ WEIR_API weir_status weir_queue_wait_idle(weir_queue *q, int64_t timeout_ns);
 /* Closes if need be, wakes everyone with CLOSED, and gives slots and staging back to the pool, each once the
  * GPU has passed it. Never waits for the GPU. Items still held become stale, though their memory is not
  * reused before the streams given to acquire have passed what they had queued at this call, and those given
- * to use what they had queued at theirs. Every later call returns CLOSED. */
+ * to use what they had queued at theirs (TO_HOST: not before this call, for no stream tells of the host). Every
+ * later call returns CLOSED. */
 WEIR_API weir_status weir_queue_destroy(weir_queue *q);
 
 typedef struct weir_queue_stats {
@@ -288,6 +329,9 @@ typedef struct weir_queue_stats {
     uint64_t age_ns;           /* since open */
     double items_per_s,
         bytes_per_s; /* pushed, copied, over all that time; of less, by the difference of two stats */
+    uint64_t consumer_waits_copy; /* TO_HOST: for an item's copy */
+    uint64_t peer_staged;         /* 1: the devices don't reach each other */
+    uint64_t peer_staged_bytes;   /* so much went through pinned memory for that */
 } weir_queue_stats;
 
 /* Errors: INVALID_ARGUMENT, CLOSED (destroyed). */

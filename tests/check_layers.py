@@ -20,7 +20,7 @@ LAYERS = [
     "alloc/pool alloc/life alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record"
     " alloc/watch alloc/place",
     "alloc/weir.c",
-    "queue/weir_queue.h queue/weir_copy.h queue/line queue/timeline queue/crew queue/move queue/gather queue/pieces queue/slots queue/copy"
+    "queue/weir_queue.h queue/weir_copy.h queue/line queue/timeline queue/crew queue/move queue/gather queue/pieces queue/slots queue/copy queue/fetch"
     " queue/engine queue/slabs queue/locate queue/stage queue/transfer queue/ways queue/peers queue/gates queue/bell queue/queue"
     " queue/order queue/produce queue/consume queue/consumers queue/ends queue/staging queue/queue_stats queue/weir_diagnose.h queue/diagnose",
     "interpose/pjrt/weir_pjrt.h interpose/pjrt/abi interpose/pjrt/hook interpose/pjrt/calls interpose/pjrt/sites"
