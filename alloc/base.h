@@ -196,6 +196,8 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_SKIPS_AFTER, "a queue's copy does not wait for the streams that its push names")                 \
     X(QUEUE_BORROWED_SKIPS_WAIT, "a stream that is to overwrite lent spans does not wait for the copies")    \
     X(QUEUE_HOP_SKIPS_WAIT, "a staged copy between devices goes on before its first half has passed")        \
+    X(RING_WRITES_UNDER_READER, "a row is written while a gather may still read it")                         \
+    X(RING_GATHERS_EARLY, "a gather does not wait for the rows written before it")                           \
     X(COPY_SKIPS_AFTER, "a copy does not wait for the streams that it names")                                \
     X(COPY_JOIN_SKIPS_WAIT, "a stream joined to a copy does not wait for it")                                \
     X(COPY_REUSES_SLAB, "a slab is filled again before its copies were seen done")                           \

@@ -24,6 +24,7 @@
     X(TURN, "the release of the item before")                                                                \
     X(IDLE, "every item over, and the GPU past its last use")                                                \
     X(TRANSFER, "the end of the copy")                                                                       \
+    X(RATIO, "rows written, for the ratio of samples")                                                       \
     X(AFTER, "the end of the work that the copy comes after")
 
 enum wr_cause {
