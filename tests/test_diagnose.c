@@ -167,33 +167,48 @@ static void pass_lent(struct world *w, const void *batch)
 }
 
 /* Items go through the queue while the other thread is in its launches, so that some of their calls are stuck. */
-static void test_calls_stuck_behind_lazy_loading_are_named(void **state)
+static weir_diagnosis pass_beside_first_launches(struct world *w, void **batch)
 {
-    (void)state;
-    struct world w;
     pthread_t thread;
-    void *batch;
     struct wr_sim_options o = world_options();
     weir_queue_options q = queue_options(4096, 2);
     o.wall_clock = true;
     o.lazy_load_ns = load_ns;
-    open_world(&w, &o, 0, &q);
-    struct launcher l = {.w = &w};
-    OK(weir_host_alloc(w.pool, 4096, &batch));
-    pass_lent(&w, batch);
+    open_world(w, &o, 0, &q);
+    struct launcher l = {.w = w};
+    OK(weir_host_alloc(w->pool, 4096, batch));
+    pass_lent(w, *batch);
     assert_int_equal(pthread_create(&thread, NULL, launch_first, &l), 0);
     while (!atomic_load(&l.over))
-        pass_lent(&w, batch);
+        pass_lent(w, *batch);
     pthread_join(thread, NULL);
-    weir_diagnosis d = diagnose(w.queue, NULL);
+    return diagnose(w->queue, NULL);
+}
+
+static void close_after_batch(struct world *w, void *batch)
+{
+    OK(weir_queue_wait_idle(w->queue, -1));
+    OK(weir_host_free(w->pool, batch, WEIR_NO_STREAM));
+    close_world(w);
+}
+
+static void test_calls_stuck_behind_lazy_loading_are_named(void **state)
+{
+    (void)state;
+    struct world w;
+    void *batch;
+    weir_diagnosis d = pass_beside_first_launches(&w, &batch);
+    for (int i = 0; i < 10 && d.slow_calls == 0;
+         i++) { /* a busy machine ran this thread at other times only */
+        close_after_batch(&w, batch);
+        d = pass_beside_first_launches(&w, &batch);
+    }
     assert_true(d.slow_calls > 0);
     assert_in_range(d.slowest_call_ns, 5000000, 1000 * load_ns);
     assert_cause(w.queue, NULL, WEIR_SLOW_LAZY_LOADING, "lazy loading");
     OK(setenv("CUDA_MODULE_LOADING", "EAGER", 1)); /* then it was something else */
     assert_cause(w.queue, NULL, 0, "nothing");
-    OK(weir_queue_wait_idle(w.queue, -1));
-    OK(weir_host_free(w.pool, batch, WEIR_NO_STREAM));
-    close_world(&w);
+    close_after_batch(&w, batch);
 }
 
 /* ---- sizes, and peers -------------------------------------------------------------------------------- */

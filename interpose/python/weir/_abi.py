@@ -66,6 +66,8 @@ class QueueOptions(_Sized):
         ("low_items", c_uint),
         ("high_items", c_uint),
         ("timeline", c_char_p),
+        ("direction", c_int),
+        ("source", c_void_p),
     ]
 
 
@@ -93,7 +95,9 @@ class QueueStats(_Sized):
         " items_cancelled items_replaced items_filling items_ready consumers"
         " wait_slot_ns wait_pinned_ns waits_turn wait_turn_ns waits_borrowed wait_borrowed_ns waits_idle wait_idle_ns"
         " gathers gathered_bytes gather_fallbacks slot_allocations host_allocations age_ns"
-    ) + [("items_per_s", c_double), ("bytes_per_s", c_double)]
+    ) + [("items_per_s", c_double), ("bytes_per_s", c_double)] + _u64(
+        "consumer_waits_copy peer_staged peer_staged_bytes"
+    )
 
 
 class EngineOptions(_Sized):
