@@ -435,7 +435,7 @@ weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t timeout_
 {
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct loan l;
+    struct loan l = {0};
     s = find_loan(q, ticket, &l);
     if (s != WEIR_OK) return wr_queue_leave(q, s);
     struct wr_waiter me;
@@ -459,7 +459,7 @@ weir_status weir_queue_borrowed_by(weir_queue *q, uint64_t ticket, weir_stream s
 {
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct loan l;
+    struct loan l = {0};
     s = find_loan(q, ticket, &l);
     if (s != WEIR_OK || WR_FAULT(QUEUE_BORROWED_SKIPS_WAIT)) return wr_queue_leave(q, s);
     wr_lock_give(&q->lock);
