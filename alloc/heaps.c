@@ -170,25 +170,26 @@ weir_status wr_heaps_lock_id_slow(weir_pool *p, weir_stream s, uint64_t id, stru
     }
 }
 
+/* Takes the lock of the heap that this thread used last. False: it has ended since. */
+static inline bool lock_last(const weir_pool *p, const struct wr_last_heap *last, struct wr_heap **out)
+{
+    wr_latch_take(&last->heap->lock);
+    *out = last->heap;
+    if (WR_LIKELY(wr_heaps_serves(last->heap, p, last->id))) return true;
+    wr_latch_give(&last->heap->lock);
+    return false;
+}
+
 weir_status wr_heaps_lock(weir_pool *p, weir_stream s, struct wr_heap **out)
 {
     struct wr_last_heap *last = &wr_last_heap;
-    if (last->stream == s && last->pool_uid == p->uid && wr_heaps_trusts(p, s)) {
-        wr_latch_take(&last->heap->lock);
-        *out = last->heap;
-        if (WR_LIKELY(wr_heaps_serves(last->heap, p, last->id))) return WEIR_OK;
-        wr_latch_give(&last->heap->lock);
-    }
+    if (last->stream == s && last->pool_uid == p->uid && wr_heaps_trusts(p, s) && lock_last(p, last, out))
+        return WEIR_OK;
     struct wr_stream_info info;
     weir_status st = wr_heaps_identify(p, s, &info);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
     if (WR_UNLIKELY(info.capturing)) return WEIR_CAPTURING;
-    if (WR_LIKELY(last->id == info.id && last->pool_uid == p->uid)) {
-        wr_latch_take(&last->heap->lock);
-        *out = last->heap;
-        if (WR_LIKELY(wr_heaps_serves(last->heap, p, info.id))) return WEIR_OK;
-        wr_latch_give(&last->heap->lock);
-    }
+    if (WR_LIKELY(last->id == info.id && last->pool_uid == p->uid) && lock_last(p, last, out)) return WEIR_OK;
     return wr_heaps_lock_id_slow(p, s, info.id, out);
 }
 
