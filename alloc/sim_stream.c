@@ -144,33 +144,35 @@ weir_status wr_sim_op_stream_destroy(struct wr_device *d, weir_stream handle)
     return wr_sim_leave(d, status);
 }
 
-/* Only reads: not counted, and never made to fail. */
-weir_status wr_sim_op_stream_identify(struct wr_device *d, weir_stream handle, struct wr_stream_info *out)
+/* Only reads: not counted, and never made to fail. OK: the world's lock is taken, for wr_sim_leave to give. */
+static weir_status enter_to_read(
+    struct wr_device *d, weir_stream handle, const char *op, struct sim_stream **out)
 {
     struct sim_device *device = sim_device_of(d);
-    struct sim_stream *s = NULL;
     wr_locks_assert_none();
     weir_status status = wr_edges_check_device(d);
     if (status != WEIR_OK) return status;
     pthread_mutex_lock(&device->world->mutex);
-    status = wr_sim_stream_find(device, handle, "stream_identify", &s);
-    if (status == WEIR_OK)
-        *out = (struct wr_stream_info){.id = s->capturing ? 0 : s->id, .capturing = s->capturing};
-    return wr_sim_leave(d, status);
+    status = wr_sim_stream_find(device, handle, op, out);
+    return status == WEIR_OK ? status : wr_sim_leave(d, status);
 }
 
-/* Only reads, likewise. */
+weir_status wr_sim_op_stream_identify(struct wr_device *d, weir_stream handle, struct wr_stream_info *out)
+{
+    struct sim_stream *s = NULL;
+    weir_status status = enter_to_read(d, handle, "stream_identify", &s);
+    if (status != WEIR_OK) return status;
+    *out = (struct wr_stream_info){.id = s->capturing ? 0 : s->id, .capturing = s->capturing};
+    return wr_sim_leave(d, WEIR_OK);
+}
+
 weir_status wr_sim_op_stream_capture(struct wr_device *d, weir_stream handle, uint64_t *out)
 {
-    struct sim_device *device = sim_device_of(d);
     struct sim_stream *s = NULL;
-    wr_locks_assert_none();
-    weir_status status = wr_edges_check_device(d);
+    weir_status status = enter_to_read(d, handle, "stream_capture", &s);
     if (status != WEIR_OK) return status;
-    pthread_mutex_lock(&device->world->mutex);
-    status = wr_sim_stream_find(device, handle, "stream_capture", &s);
-    if (status == WEIR_OK) *out = s->capturing ? s->capture_id : 0;
-    return wr_sim_leave(d, status);
+    *out = s->capturing ? s->capture_id : 0;
+    return wr_sim_leave(d, WEIR_OK);
 }
 
 weir_status wr_sim_op_stream_device(struct wr_device *d, weir_stream handle, struct wr_device **out)
