@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A large buffer to the caller's host memory. What costs time there is the host's: fresh pages, and one thread that
- * copies into them. So the memory is asked for in huge pages, and the engine's crew fills it. It begins when the
+ * copies into them. So the engine asks for it in huge pages, and its crew fills it. It begins when the
  * buffer is ready, in a worker, who may wait for copies. Should anything fail there, the plug-in's own function is
  * called as if it had been so from the start.
  */
 #include "hook.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20 };
 static const size_t bytes_least = 1 << 20; /* below, the plug-in's own way is as fast */
 
 struct fetching {
@@ -33,13 +31,6 @@ static void set_event(struct fetching *f, int code, const char *message, size_t 
         .n_message = n_message};
     wr_pjrt_call(PJRT_EVENT_SET, &args);
     wr_pjrt_release(f->event, PJRT_EVENT_DESTROY);
-}
-
-static void advise_huge_pages(void *to, size_t bytes)
-{
-    uintptr_t start = ((uintptr_t)to + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
-    uintptr_t end = ((uintptr_t)to + bytes) & ~(uintptr_t)(HUGE_PAGE - 1);
-    if (start < end) (void)madvise((void *)start, end - start, MADV_HUGEPAGE);
 }
 
 /* ---- the original instead ---------------------------------------------------------------------------- */
@@ -89,7 +80,6 @@ static weir_status copy(struct fetching *f)
 {
     weir_piece piece = {.to = (uintptr_t)f->to, .from = f->address, .bytes = f->bytes};
     weir_ticket ticket = {0};
-    advise_huge_pages(f->to, f->bytes);
     weir_status s = weir_copy(f->engine, WEIR_TO_HOST, &piece, 1, NULL, &ticket);
     weir_status waited =
         weir_copy_wait(f->engine, ticket, -1); /* after an error, too: the memory must rest */
