@@ -7,6 +7,17 @@
 
 enum { ITEM = 64 * 1024, ITEMS = 40 };
 
+/* What the oracle has to say of the program up to here. */
+static unsigned end_faulty(struct world *w)
+{
+    wr_sim_drain(w->sim);
+    wr_fault_on = -1;
+    unsigned reports = wr_sim_reports(w->sim);
+    wr_sim_reports_clear(w->sim);
+    assert_int_equal(end_world(w), 0);
+    return reports;
+}
+
 /* Two slots; each item is read by two streams, and slowly: all that is reused is close behind its last use.
  */
 static unsigned reports_with(int fault)
@@ -27,12 +38,7 @@ static unsigned reports_with(int fault)
         }
         OK(weir_queue_release(w.queue, &item, w.stream, 2));
     }
-    wr_sim_drain(w.sim);
-    wr_fault_on = -1;
-    unsigned reports = wr_sim_reports(w.sim);
-    wr_sim_reports_clear(w.sim);
-    assert_int_equal(end_world(&w), 0);
-    return reports;
+    return end_faulty(&w);
 }
 
 static void test_a_run_with_all_rules_on_is_clean(void **state)
@@ -87,12 +93,7 @@ static unsigned reports_of_broadcast_with(int fault)
             OK(weir_queue_release(w.queue, &item, NULL, 0));
         }
     }
-    wr_sim_drain(w.sim);
-    wr_fault_on = -1;
-    unsigned reports = wr_sim_reports(w.sim);
-    wr_sim_reports_clear(w.sim);
-    assert_int_equal(end_world(&w), 0);
-    return reports;
+    return end_faulty(&w);
 }
 
 static void test_a_reader_forgotten_among_several_is_noticed(void **state)
@@ -117,12 +118,7 @@ static unsigned reports_of_cancel_with(int fault)
     OK(weir_queue_cancel(w.queue, cancelled.ticket));
     OK(feed(&w, ITEM, 2, 0));
     write_item(&w, &cancelled, 1);
-    wr_sim_drain(w.sim);
-    wr_fault_on = -1;
-    unsigned reports = wr_sim_reports(w.sim);
-    wr_sim_reports_clear(w.sim);
-    assert_int_equal(end_world(&w), 0);
-    return reports;
+    return end_faulty(&w);
 }
 
 static void test_staging_taken_from_a_producer_that_writes_is_noticed(void **state)
