@@ -224,10 +224,8 @@ void wr_harness_close_pool(const struct wr_harness *h, weir_pool *pool)
     const struct timespec moment = {.tv_nsec = 1000000};
     weir_status s = weir_pool_close(pool);
     for (unsigned i = 0; i < 1000 && s == WEIR_NOT_YET; i++) {
-        if (h->world)
-            wr_sim_drain(h->world);
-        else
-            nanosleep(&moment, NULL);
+        if (h->world) wr_sim_drain(h->world);
+        nanosleep(&moment, NULL); /* the pool may be of another world, on the wall clock */
         s = weir_pool_close(pool);
     }
     wr_harness_must(h, s, "closing the pool");
