@@ -7,12 +7,7 @@ cd "$(dirname "$0")/.."
 
 status=0
 mapfile -t c_files < <(find alloc queue interpose tests bench -name '*.[ch]' | sort)
-for file in "${c_files[@]}"; do
-    if ! clang-format-14 "$file" | cmp -s "$file" -; then
-        echo "not formatted: $file" >&2
-        status=1
-    fi
-done
+printf '%s\0' "${c_files[@]}" | xargs -0 -n 16 -P "$(nproc)" clang-format-14 --dry-run --Werror || status=1
 
 mapfile -t all_files < <(find CMakeLists.txt alloc queue interpose tests bench .ci -name '*.[ch]' -o -name '*.sh' -o -name '*.py' \
     -o -name '*.in' -o -name '*.map' -o -name CMakeLists.txt -o -path .ci/run)
