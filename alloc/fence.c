@@ -130,9 +130,23 @@ static bool reserve_tick(struct wr_fence *f)
     return true;
 }
 
+static void keep_event(struct wr_fence *f, wr_event event)
+{
+    if (f->n_spare < WR_FENCE_SPARE)
+        f->spare[f->n_spare++] = event;
+    else
+        give_event(f->events, event);
+}
+
+static void give_spares(struct wr_fence *f)
+{
+    while (f->n_spare > 0)
+        give_event(f->events, f->spare[--f->n_spare]);
+}
+
 static void pop_oldest(struct wr_fence *f)
 {
-    give_event(f->events, tick_at(f, 0)->event);
+    keep_event(f, tick_at(f, 0)->event);
     f->head = (f->head + 1) & (f->capacity - 1);
     f->n--;
 }
@@ -189,6 +203,7 @@ void wr_fence_close(struct wr_fence *f)
     wr_lock_take(&f->lock);
     while (f->n > 0)
         pop_oldest(f);
+    give_spares(f);
     /* One past the last number: a stamp taken after the last tick is over too. */
     uint64_t enq = atomic_fetch_add(&f->enq, 1) + 1;
     atomic_store(&f->done, enq);
@@ -209,49 +224,70 @@ uint64_t wr_fence_lend(struct wr_fence *f)
 
 /* ---- ticks ------------------------------------------------------------------------------------------- */
 
+enum { TICKS_MANY = 16 }; /* the ring is to stay short, though nobody may ask: so every so many ticks are */
+
 struct record_order {
     uint64_t number;
+    wr_event event;
     weir_stream stream;
     uint64_t id;
     bool whole_context; /* the stream's handle can't be used by this thread, or by none any more */
 };
 
+enum begun { TICK_BEGUN, TICK_LACKS_EVENT, TICK_LACKS_ROOM };
+
 /* Takes the next number. The store to enq comes before the record: see PAIRS in fence.h. */
-static bool begin_tick(struct wr_fence *f, wr_event event, struct record_order *o)
+static enum begun begin_tick(struct wr_fence *f, struct record_order *o)
 {
     wr_lock_take(&f->lock);
-    bool room = reserve_tick(f);
-    if (room) {
+    enum begun b = !reserve_tick(f) ? TICK_LACKS_ROOM : f->n_spare == 0 ? TICK_LACKS_EVENT : TICK_BEGUN;
+    if (b == TICK_BEGUN) {
+        o->event = f->spare[--f->n_spare];
         o->number = atomic_load(&f->enq) + 1;
         o->stream = f->stream;
         o->id = f->id;
         o->whole_context = f->retired || (f->owner != NULL && f->owner != this_thread());
         f->n++;
-        *tick_at(f, f->n - 1) = (struct wr_tick){.number = o->number, .event = event};
+        *tick_at(f, f->n - 1) = (struct wr_tick){.number = o->number, .event = o->event};
         atomic_store(&f->enq, o->number);
     }
     wr_lock_give(&f->lock);
-    return room;
+    return b;
 }
 
-static void end_tick(struct wr_fence *f, uint64_t number, bool recorded)
+/* SLOW: until as many events are with the fence as it has ticks under way. */
+static weir_status fetch_event_slow(struct wr_fence *f)
+{
+    wr_event event;
+    weir_status s = take_event(f->events, &event);
+    if (s != WEIR_OK) return s;
+    wr_lock_take(&f->lock);
+    keep_event(f, event);
+    wr_lock_give(&f->lock);
+    return WEIR_OK;
+}
+
+/* True: many ticks stand in the ring, and nobody may have asked about them. */
+static bool end_tick(struct wr_fence *f, uint64_t number, bool recorded)
 {
     wr_lock_take(&f->lock);
     struct wr_tick *t = find_tick(f, number);
     if (WR_FAULT(UNRECORDED_IS_DONE) && t == NULL) { /* a poll has taken it for passed */
         wr_lock_give(&f->lock);
-        return;
+        return false;
     }
     assert(t != NULL && !t->recorded);
     t->recorded = recorded;
     t->failed = !recorded;
+    bool many = f->n % TICKS_MANY == 0;
     wr_lock_give(&f->lock);
+    return many;
 }
 
 /* A record on a capturing stream would become part of the graph, and one on a handle that now names another
  * stream, or none, would say nothing about this one (A08): the driver is asked first. What can't be said of
  * the stream is said of the whole context. */
-static weir_status record(struct wr_fence *f, wr_event event, const struct record_order *o)
+static weir_status record(struct wr_fence *f, const struct record_order *o)
 {
     struct wr_device *d = f->events->device;
     struct wr_stream_info info = {0};
@@ -260,30 +296,30 @@ static weir_status record(struct wr_fence *f, wr_event event, const struct recor
     bool known = !o->whole_context && d->ops->stream_identify(d, o->stream, &info) == WEIR_OK;
     if (info.capturing) return wr_fail(WEIR_CAPTURING, "stream %llu is capturing", (unsigned long long)o->id);
     bool same = info.id == o->id || WR_FAULT(HANDLE_IS_IDENTITY);
-    if (known && same) return d->ops->event_record(d, event, o->stream);
+    if (known && same) return d->ops->event_record(d, o->event, o->stream);
     if (wr_captures_any(d))
         return wr_fail(WEIR_CAPTURING, "a stream captures: no event can be recorded on the context");
-    return d->ops->event_record_context(d, event);
+    return d->ops->event_record_context(d, o->event);
 }
 
 weir_status wr_fence_tick(struct wr_fence *f, uint64_t *number)
 {
-    wr_event event;
     if (atomic_load(&f->captured) && !WR_FAULT(CAPTURE_MEMORY_REUSED))
         return wr_fail(WEIR_CAPTURING, "memory of a graph stays until the graph is released");
-    weir_status s = take_event(f->events, &event);
-    if (s != WEIR_OK) return s;
     struct record_order o = {0};
-    if (!begin_tick(f, event, &o)) {
-        give_event(f->events, event);
-        return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a tick");
+    enum begun b;
+    while ((b = begin_tick(f, &o)) == TICK_LACKS_EVENT) {
+        weir_status s = fetch_event_slow(f);
+        if (s != WEIR_OK) return s;
     }
+    if (b == TICK_LACKS_ROOM) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a tick");
 #ifdef WEIR_FAULTS
     if (wr_fence_before_record != NULL) wr_fence_before_record(f);
 #endif
-    s = record(f, event, &o);
-    end_tick(f, o.number, s == WEIR_OK || WR_FAULT(FAILED_TICK_COUNTS));
+    weir_status s = record(f, &o);
+    bool many = end_tick(f, o.number, s == WEIR_OK || WR_FAULT(FAILED_TICK_COUNTS));
     if (s != WEIR_OK) return s;
+    if (many) wr_fence_poll(f);
     atomic_fetch_add_explicit(&f->n_ticks, 1, memory_order_relaxed);
     if (number != NULL) *number = o.number;
     return WEIR_OK;
@@ -292,6 +328,7 @@ weir_status wr_fence_tick(struct wr_fence *f, uint64_t *number)
 weir_status wr_fence_cover(struct wr_fence *f, uint64_t stamp)
 {
     if (wr_fence_passed(f, stamp)) return WEIR_OK;
+    if (stamp > atomic_load(&f->enq)) return wr_fence_tick(f, NULL);
     wr_lock_take(&f->lock);
     struct wr_tick *newest = f->n > 0 ? tick_at(f, f->n - 1) : NULL;
     bool covered = newest != NULL && newest->number >= stamp && !newest->failed;
@@ -299,33 +336,72 @@ weir_status wr_fence_cover(struct wr_fence *f, uint64_t stamp)
     return covered ? WEIR_OK : wr_fence_tick(f, NULL);
 }
 
-/* The oldest tick's turn: true if it is off the ring or known to have passed, and the next one's turn has
- * come. */
-static bool poll_oldest(struct wr_fence *f)
+static bool can_be_asked(const struct wr_tick *t)
 {
-    struct wr_tick *t = tick_at(f, 0);
-    if (t->failed) {
-        pop_oldest(f);
-        return true;
+    return t->recorded || (!t->failed && WR_FAULT(UNRECORDED_IS_DONE));
+}
+
+/* Of the ticks that are recorded and not known to have passed: the oldest; the newest up to a number. */
+static struct wr_tick *oldest_pending(struct wr_fence *f)
+{
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct wr_tick *t = tick_at(f, i);
+        if (can_be_asked(t) && t->number > atomic_load(&f->done)) return t;
     }
-    if (!t->recorded && !WR_FAULT(UNRECORDED_IS_DONE)) return false;
+    return NULL;
+}
+
+static struct wr_tick *newest_pending(struct wr_fence *f, uint64_t number)
+{
+    for (uint32_t i = f->n; i-- > 0;) {
+        struct wr_tick *t = tick_at(f, i);
+        if (t->number <= atomic_load(&f->done)) return NULL;
+        if (can_be_asked(t) && t->number <= number) return t;
+    }
+    return NULL;
+}
+
+/* Has it passed? Then all before it have. LOCK: given up for the question. */
+static bool ask(struct wr_fence *f, struct wr_tick *t)
+{
+    struct wr_device *d = f->events->device;
     uint64_t number = t->number;
-    if (number > atomic_load(&f->done)) {
-        struct wr_device *d = f->events->device;
-        wr_event event = t->event;
-        t->pins++;
-        wr_lock_give(&f->lock);
-        bool done = false;
-        weir_status s = d->ops->event_query(d, event, &done);
-        wr_lock_take(&f->lock);
-        t = tick_at(f, 0); /* the ring may have moved; only the polling thread pops */
-        t->pins--;
-        if (!(s == WEIR_OK && done) && !WR_FAULT(POLL_SKIPS_QUERY)) return false;
-        atomic_store_explicit(&f->done, number, memory_order_release);
+    wr_event event = t->event;
+    bool done = false;
+    t->pins++;
+    wr_lock_give(&f->lock);
+    weir_status s = d->ops->event_query(d, event, &done);
+    wr_lock_take(&f->lock);
+    find_tick(f, number)->pins--; /* the ring may have moved, but only the polling thread pops */
+    bool passed = (s == WEIR_OK && done) || WR_FAULT(POLL_SKIPS_QUERY);
+    if (passed) atomic_store_explicit(&f->done, number, memory_order_release);
+    return passed;
+}
+
+/* Most often the oldest is pending still, or all have passed: a question, or two. Else halves are asked for. */
+static void advance(struct wr_fence *f)
+{
+    struct wr_tick *t = oldest_pending(f);
+    if (t == NULL || !ask(f, t)) return;
+    uint64_t pending = atomic_load(&f->enq) + 1; /* that number has not passed, as far as is known */
+    uint64_t number = pending - 1;
+    while ((t = newest_pending(f, number)) != NULL) {
+        number = t->number;
+        if (!ask(f, t)) pending = number;
+        uint64_t done = atomic_load(&f->done);
+        number = done + (pending - done) / 2;
     }
-    if (t->pins > 0) return false;
-    pop_oldest(f);
-    return true;
+}
+
+/* A tick being recorded stays, though a later one has passed: its event is in use. */
+static void pop_passed(struct wr_fence *f)
+{
+    while (f->n > 0) {
+        struct wr_tick *t = tick_at(f, 0);
+        bool passed = can_be_asked(t) && t->number <= atomic_load(&f->done) && t->pins == 0;
+        if (!t->failed && !passed) return;
+        pop_oldest(f);
+    }
 }
 
 bool wr_fence_poll(struct wr_fence *f)
@@ -334,13 +410,21 @@ bool wr_fence_poll(struct wr_fence *f)
     uint64_t before = atomic_load(&f->done);
     if (!f->polling) {
         f->polling = true;
-        while (f->n > 0 && poll_oldest(f)) {
-        }
+        advance(f);
+        pop_passed(f);
         f->polling = false;
     }
     uint64_t after = atomic_load(&f->done);
     wr_lock_give(&f->lock);
     return after != before;
+}
+
+void wr_fence_settle(struct wr_fence *f)
+{
+    wr_fence_poll(f);
+    wr_lock_take(&f->lock);
+    give_spares(f);
+    wr_lock_give(&f->lock);
 }
 
 /* SLOW: the stamp has no recorded tick yet (a free's, or one whose tick failed). */

@@ -47,18 +47,22 @@ struct wr_tick {
     bool failed;
 };
 
+enum { WR_FENCE_SPARE = 16 };
+
 struct wr_fence {
     _Atomic uint64_t enq, done;
-    _Atomic uint64_t lent;      /* the latest stamp that another heap's block holds of this stream */
-    struct wr_events *events;   /* this and the next three: constant from open to close */
-    weir_stream stream;         /* not used once retired */
-    uint64_t id;                /* the stream's: by now the handle may be another's */
-    const void *owner;          /* a per-thread default stream: the thread whose it is; else NULL */
-    struct wr_lock lock;        /* guards all below */
-    _Atomic bool captured;      /* a capture's: it never ticks before the graph is released */
-    bool retired;               /* the handle may be dead: ticks cover the whole context instead */
-    uint32_t asking;            /* threads that name the handle to the driver, other than in a tick */
-    bool polling;               /* one thread polls at a time; others use done */
+    _Atomic uint64_t lent;          /* the latest stamp that another heap's block holds of this stream */
+    struct wr_events *events;       /* this and the next three: constant from open to close */
+    weir_stream stream;             /* not used once retired */
+    uint64_t id;                    /* the stream's: by now the handle may be another's */
+    const void *owner;              /* a per-thread default stream: the thread whose it is; else NULL */
+    struct wr_lock lock;            /* guards all below */
+    _Atomic bool captured;          /* a capture's: it never ticks before the graph is released */
+    bool retired;                   /* the handle may be dead: ticks cover the whole context instead */
+    uint32_t asking;                /* threads that name the handle to the driver, other than in a tick */
+    bool polling;                   /* one thread polls at a time; others use done */
+    wr_event spare[WR_FENCE_SPARE]; /* of ticks that have passed, for the next ones */
+    uint32_t n_spare;
     struct wr_tick *ring;       /* outstanding ticks, oldest at head, numbers rising; grows on demand */
     uint32_t capacity, head, n; /* capacity: 0 or a power of two */
     _Atomic uint64_t n_ticks;
@@ -128,8 +132,10 @@ bool wr_fence_orphan_own(struct wr_fence *f);
 /* The stream's id, for words: the fence may be another stream's by the time they are read. */
 uint64_t wr_fence_id(struct wr_fence *f);
 
-/* Every tick and every stamp lent has passed, and no event is held. */
+/* Every tick and every stamp lent has passed. */
 bool wr_fence_is_quiet(struct wr_fence *f);
+/* A poll, before the end: no event stays with the fence but of ticks that are pending. */
+void wr_fence_settle(struct wr_fence *f);
 
 #ifdef WEIR_FAULTS
 /* Called by a ticking thread between taking its number and recording (A05). */

@@ -141,7 +141,6 @@ static weir_status poll_own(weir_pool *p, struct wr_heap *h)
     wr_latch_give(&h->lock);
     weir_status st = worth_it ? wr_policy_cover(p, gate, stamp) : WEIR_OK;
     wr_fence_poll(gate);
-    if (gate != &h->fence) wr_fence_poll(&h->fence); /* its ticks must not pile up */
     return st == WEIR_CAPTURING ? WEIR_OK : st;
 }
 

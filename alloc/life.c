@@ -212,14 +212,14 @@ static bool settle_all(weir_pool *p)
         if (h == NULL) continue;
         over &= wr_fence_cover(&h->fence, wr_max(atomic_load(&h->fence.lent), atomic_load(&h->fence.enq))) ==
                 WEIR_OK;
-        wr_fence_poll(&h->fence);
+        wr_fence_settle(&h->fence);
         wr_latch_take(&h->lock);
         over &= wr_stream_is_empty(h) && h->users == 1 && wr_fence_is_quiet(&h->fence);
         wr_latch_give(&h->lock);
         wr_heaps_unpin(p, h);
     }
     over &= wr_policy_cover(p, &p->context, atomic_load(&p->context.enq)) == WEIR_OK;
-    wr_fence_poll(&p->context);
+    wr_fence_settle(&p->context);
     over &= wr_fence_is_quiet(&p->context);
     wr_pinned_reap(p->pinned);
     return over;

@@ -211,7 +211,7 @@ static bool is_owned(weir_pool *p, struct wr_heap *h)
 /* SLOW: `h` was pinned under its lock. A tick that fails leaves the frees pending for a later one. */
 static void tick_by_weight(weir_pool *p, struct wr_heap *h)
 {
-    wr_fence_poll(&h->fence); /* nobody else may: the ticks would pile up */
+    wr_fence_poll(&h->fence); /* what was freed long ago is known to be free, though nobody else asks */
     wr_fence_cover(&h->fence, wr_fence_stamp(&h->fence));
     if (is_owned(p, h)) {
         wr_fence_poll(&p->context);

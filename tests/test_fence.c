@@ -88,14 +88,68 @@ static void test_ticks_pass_oldest_first_and_their_events_are_used_again(void **
 {
     (void)state;
     for (int round = 0; round < 100; round++) {
+        struct wr_sim_gate *gate = stall(stream);
         for (int i = 0; i < 40; i++)
             assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+        wr_sim_gate_open(gate);
         wr_sim_drain(world);
         wr_fence_poll(&fence);
         assert_int_equal(fence.n, 0);
     }
     assert_int_equal(events.n_created, 40);
     assert_int_equal(atomic_load(&fence.done), 4000);
+}
+
+static void test_a_poll_asks_once_where_nothing_and_twice_where_all_has_passed(void **state)
+{
+    (void)state;
+    struct wr_sim_gate *gate = stall(stream);
+    for (int i = 0; i < 15; i++)
+        assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+    wr_sim_drain(world);
+    uint64_t before = atomic_load(&device->calls);
+    assert_false(wr_fence_poll(&fence));
+    assert_int_equal(atomic_load(&device->calls) - before, 1);
+    wr_sim_gate_open(gate);
+    wr_sim_drain(world);
+    before = atomic_load(&device->calls);
+    assert_true(wr_fence_poll(&fence));
+    assert_int_equal(atomic_load(&device->calls) - before, 2);
+    assert_int_equal(atomic_load(&fence.done), 15);
+    assert_int_equal(fence.n, 0);
+}
+
+static void test_a_poll_finds_the_newest_that_has_passed_by_halves(void **state)
+{
+    (void)state;
+    uint64_t passed = 0;
+    for (uint64_t last = 1; last < 15; last++) {
+        for (uint64_t i = 1; i <= last; i++)
+            assert_int_equal(wr_fence_tick(&fence, &passed), WEIR_OK);
+        struct wr_sim_gate *gate = stall(stream);
+        for (uint64_t i = last; i < 15; i++)
+            assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+        wr_sim_drain(world);
+        uint64_t before = atomic_load(&device->calls);
+        assert_true(wr_fence_poll(&fence));
+        assert_int_equal(atomic_load(&fence.done), passed);
+        assert_true(atomic_load(&device->calls) - before <= 6);
+        wr_sim_gate_open(gate);
+        wr_sim_drain(world);
+        wr_fence_poll(&fence);
+        assert_int_equal(fence.n, 0);
+    }
+}
+
+static void test_ticks_are_given_back_though_nobody_polls(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 1000; i++) {
+        assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+        wr_sim_drain(world);
+    }
+    assert_in_range(fence.n, 0, 16);
+    assert_in_range(events.n_created, 1, 17);
 }
 
 static void test_cover_ticks_once_for_stamps_that_no_tick_covers(void **state)
@@ -227,6 +281,9 @@ int main(void)
         TEST(test_a_stamp_is_pending_until_a_later_tick_has_passed),
         TEST(test_a_tick_behind_a_stalled_stream_stays_pending),
         TEST(test_ticks_pass_oldest_first_and_their_events_are_used_again),
+        TEST(test_a_poll_asks_once_where_nothing_and_twice_where_all_has_passed),
+        TEST(test_a_poll_finds_the_newest_that_has_passed_by_halves),
+        TEST(test_ticks_are_given_back_though_nobody_polls),
         TEST(test_cover_ticks_once_for_stamps_that_no_tick_covers),
         TEST(test_a_failed_tick_covers_nothing),
         TEST(test_a_waiter_waits_for_a_pending_stamp_and_not_for_a_passed_one),

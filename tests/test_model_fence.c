@@ -26,6 +26,7 @@ enum mutant {
     FAILED_STAYS,         /* a failed tick is never popped */
     POLL_SKIPS_QUERY,     /* done moves without the driver's answer */
     POP_IGNORES_PINS,     /* an event goes back while a thread names it to the driver */
+    POP_TAKES_BEGUN,      /* a tick that is being recorded goes because a later one has passed */
     WAIT_TAKES_BEGUN,     /* a stream is made to wait for an event that is not recorded yet */
     MUTANTS
 };
@@ -51,7 +52,7 @@ struct fence {
     uint8_t number[THREADS], event[THREADS]; /* a thread's locals */
 };
 
-enum { AT_STALE_WAIT = 1 };
+enum { AT_STALE_WAIT = 1, AT_LOST_TICK };
 
 static void start(void *state, int mutant)
 {
@@ -108,6 +109,7 @@ static bool begin(struct fence *f, unsigned t)
 
 static void end(struct fence *f, unsigned t, enum tick_state s)
 {
+    if (f->number[t] < f->oldest) f->broken = AT_LOST_TICK;
     f->ticks[f->number[t]].state = (uint8_t)s;
     f->number[t] = f->event[t] = 0;
     f->pc[t] = TAKE_EVENT;
@@ -158,15 +160,23 @@ static bool pop(struct fence *f)
     return true;
 }
 
-static bool look(struct fence *f)
+/* Choice 0: the oldest goes, if it may. n: the n-th in the ring is to be asked, whatever is known of those before
+ * it: the real one asks some of them. */
+static bool look(struct fence *f, unsigned choice)
 {
-    if (f->oldest > f->enq) return false;
-    struct tick *tick = &f->ticks[f->oldest];
-    bool failed = tick->state == FAILED && f->mutant != FAILED_IS_POLLED;
-    if (failed) return f->mutant != FAILED_STAYS && pop(f);
-    if (tick->state == BEGUN && f->mutant != BEGUN_IS_POLLED) return false;
-    if (f->done >= f->oldest) return pop(f);
+    uint8_t number = (uint8_t)(f->oldest + (choice > 0 ? choice - 1 : 0));
+    if (number > f->enq) return false;
+    struct tick *tick = &f->ticks[number];
+    bool recorded = tick->state == RECORDED || (tick->state == BEGUN && f->mutant == BEGUN_IS_POLLED) ||
+                    (tick->state == FAILED && f->mutant == FAILED_IS_POLLED);
+    if (choice == 0) {
+        bool passed = number <= f->done && (recorded || f->mutant == POP_TAKES_BEGUN);
+        bool failed = tick->state == FAILED && f->mutant != FAILED_STAYS && f->mutant != FAILED_IS_POLLED;
+        return (passed || failed) && pop(f);
+    }
+    if (!recorded || number <= f->done) return false;
     tick->pins++;
+    f->number[POLLER] = number;
     f->pc[POLLER] = QUERY;
     return true;
 }
@@ -174,12 +184,13 @@ static bool look(struct fence *f)
 /* Off the lock. No answer yet: the poller looks again later. */
 static bool query(struct fence *f)
 {
-    struct tick *tick = &f->ticks[f->oldest];
+    struct tick *tick = &f->ticks[f->number[POLLER]];
     bool over = f->events[tick->event].covers <= f->progress || f->mutant == POLL_SKIPS_QUERY;
     if (over) {
         f->pc[POLLER] = PUBLISH;
     } else {
         tick->pins--;
+        f->number[POLLER] = 0;
         f->pc[POLLER] = LOOK;
     }
     return true;
@@ -187,18 +198,19 @@ static bool query(struct fence *f)
 
 static bool publish(struct fence *f)
 {
-    f->ticks[f->oldest].pins--;
-    f->done = f->oldest;
+    f->ticks[f->number[POLLER]].pins--;
+    f->done = f->number[POLLER];
+    f->number[POLLER] = 0;
     f->pc[POLLER] = LOOK;
-    pop(f);
     return true;
 }
 
-static bool step_poller(struct fence *f)
+static bool step_poller(struct fence *f, unsigned choice)
 {
+    if (choice > 0 && f->pc[POLLER] != LOOK) return false;
     switch (f->pc[POLLER]) {
     case LOOK:
-        return look(f);
+        return look(f, choice);
     case QUERY:
         return query(f);
     default:
@@ -243,12 +255,11 @@ static bool step(void *state, unsigned t, unsigned choice)
 {
     struct fence *f = state;
     if (t == TICKER || t == SECOND_TICKER) return choice < 2 && step_ticker(f, t, choice);
+    if (t == POLLER) return choice <= EVENTS && step_poller(f, choice);
     if (choice > 0) return false;
     switch (t) {
     case STAMPER:
         return step_stamper(f);
-    case POLLER:
-        return step_poller(f);
     case WAITER:
         return step_waiter(f);
     default:
@@ -262,6 +273,7 @@ static const char *broken(const void *state)
 {
     const struct fence *f = state;
     if (f->broken == AT_STALE_WAIT) return "a stream waits for another tick's record";
+    if (f->broken == AT_LOST_TICK) return "a tick is off the ring while it is recorded";
     for (unsigned work = 1; work <= USES; work++)
         if (f->stamps[work] != 0 && f->stamps[work] <= f->done && work > f->progress)
             return "a stamp reads as passed while its work runs";
