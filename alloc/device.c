@@ -127,11 +127,21 @@ static struct timespec timespec_of(uint64_t ns)
     return (struct timespec){(time_t)(ns / WR_NS_PER_SEC), (long)(ns % WR_NS_PER_SEC)};
 }
 
-uint64_t wr_device_wall_ns(void)
+static uint64_t read_clock(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * WR_NS_PER_SEC + (uint64_t)t.tv_nsec;
+}
+
+uint64_t wr_device_wall_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t wr_device_coarse_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 void wr_device_doze_wall(pthread_cond_t *wake, struct wr_lock *held, uint64_t ns)

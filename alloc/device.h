@@ -154,6 +154,8 @@ struct wr_device_ops {
     void (*watch_free)(struct wr_device *d, const struct wr_freed *f);
     /* The clock: monotonic, of the machine or of the simulation. */
     uint64_t (*now_ns)(struct wr_device *d);
+    /* The same, some milliseconds late at most, and at a tenth of the price. */
+    uint64_t (*now_coarse_ns)(struct wr_device *d);
     /* Sleeps up to `ns`, sooner if `wake` is signalled. `held` is the lock that guards the waiter's
      * condition: given up while asleep, held again on return. On a virtual clock the sleep moves time instead
      * (device_sim.h). */
@@ -199,5 +201,6 @@ weir_status wr_device_sim_open(const char *profile, int ordinal, struct wr_devic
 /* For the fillings: waits on the machine's clock, as `doze` promises. */
 void wr_device_doze_wall(pthread_cond_t *wake, struct wr_lock *held, uint64_t ns);
 uint64_t wr_device_wall_ns(void);
+uint64_t wr_device_coarse_ns(void);
 
 #endif

@@ -604,6 +604,12 @@ static uint64_t now_ns(struct wr_device *d)
     return wr_device_wall_ns();
 }
 
+static uint64_t now_coarse_ns(struct wr_device *d)
+{
+    (void)d;
+    return wr_device_coarse_ns();
+}
+
 static void doze(struct wr_device *d, pthread_cond_t *wake, struct wr_lock *held, uint64_t ns)
 {
     (void)d;
@@ -616,6 +622,7 @@ static const struct wr_device_ops cuda_ops = {
 #undef OP_ROW
         .sibling = sibling,
     .now_ns = now_ns,
+    .now_coarse_ns = now_coarse_ns,
     .doze = doze,
 };
 

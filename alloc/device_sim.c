@@ -313,6 +313,7 @@ static const struct wr_device_ops sim_ops = {
         .sibling = find_sibling,
     .watch_free = wr_sim_watch_free,
     .now_ns = read_clock,
+    .now_coarse_ns = read_clock,
     .doze = wr_sim_doze,
 };
 

@@ -195,6 +195,12 @@ static uint64_t now_ns(struct wr_device *d)
     return wr_device_wall_ns();
 }
 
+static uint64_t now_coarse_ns(struct wr_device *d)
+{
+    (void)d;
+    return wr_device_coarse_ns();
+}
+
 static void doze(struct wr_device *d, pthread_cond_t *wake, struct wr_lock *held, uint64_t ns)
 {
     (void)d;
@@ -232,6 +238,7 @@ void wr_null_device_init(struct wr_device *d, size_t total_bytes)
         .fill = fill,
         .launch = launch,
         .now_ns = now_ns,
+        .now_coarse_ns = now_coarse_ns,
         .doze = doze};
     *d = (struct wr_device){
         .ops = &ops, .total_bytes = total_bytes, .granularity = (size_t)2 << 20, .copy_engines = 1};

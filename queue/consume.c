@@ -103,7 +103,7 @@ static bool has_left(const weir_queue *q, const struct wr_want *want)
 static weir_status await_item(weir_queue *q, const struct wr_want *want, int64_t timeout_ns, struct grip *out)
 {
     struct wr_consumer_waiter me = {.want = want};
-    wr_line_join(&q->consumers, &me.line, q->device, timeout_ns);
+    wr_line_join(&q->consumers, &me.line, timeout_ns);
     q->n_peeking += want->peeks;
     weir_status s = WEIR_OK;
     for (*out = (struct grip){0}; s == WEIR_OK && !out->place;) {
@@ -188,9 +188,9 @@ static weir_status deliver(weir_queue *q, struct grip g, const struct wr_want *w
 {
     bool waits = false;
     wr_lock_give(&q->lock);
-    uint64_t start = q->device->ops->now_ns(q->device);
+    uint64_t start = wr_diagnose_clock(q);
     weir_status s = join_copy(q, g, stream, &waits);
-    uint64_t took = q->device->ops->now_ns(q->device) - start;
+    uint64_t took = wr_diagnose_clock(q) - start;
     wr_lock_take(&q->lock);
     if (q->stats.items_delivered > 0) wr_diagnose_call(q, took); /* the first sets the driver up */
     if (s == WEIR_OK && !wr_queue_lands(q)) wr_diagnose_reader(q, stream);
@@ -285,10 +285,10 @@ weir_status weir_queue_use(weir_queue *q, const weir_item *item, weir_stream str
     return wr_queue_leave(q, s);
 }
 
-/* What the acquiring stream has queued so far. A per-thread stream can't be named by another thread. */
-static weir_status mark_acquirer(weir_queue *q, const struct wr_hold *h, struct wr_mark *out)
+/* What the acquiring stream has queued so far. Its fence knows whether the handle still names that stream, and whether
+ * this thread may name it. */
+static weir_status mark_acquirer(const struct wr_hold *h, struct wr_mark *out)
 {
-    if (h->stream != STREAM_PER_THREAD) return wr_pool_mark(q->copier.pool, h->stream, out);
     out->fence = &h->reader->fence;
     return wr_fence_tick(out->fence, &out->number);
 }
@@ -305,7 +305,7 @@ static weir_status mark_readers(weir_queue *q, const struct wr_place *p, const s
     for (size_t i = 0; i < (n_streams ? n_streams : 1) && s == WEIR_OK; i++) {
         struct wr_mark mark;
         wr_lock_give(&q->lock);
-        s = n_streams ? wr_pool_mark(q->copier.pool, streams[i], &mark) : mark_acquirer(q, h, &mark);
+        s = n_streams ? wr_pool_mark(q->copier.pool, streams[i], &mark) : mark_acquirer(h, &mark);
         wr_lock_take(&q->lock);
         if (s == WEIR_OK) s = wr_slots_add_mark(p->slot, mark);
     }
@@ -316,9 +316,9 @@ weir_status wr_consume_release(
     weir_queue *q, struct wr_place *p, struct wr_hold *h, const weir_stream *streams, size_t n_streams)
 {
     h->state = WR_HOLD_BUSY;
-    uint64_t start = q->device->ops->now_ns(q->device);
+    uint64_t start = wr_diagnose_clock(q);
     weir_status s = mark_readers(q, p, h, streams, n_streams);
-    if (q->stats.items_released > 0) wr_diagnose_call(q, q->device->ops->now_ns(q->device) - start);
+    if (q->stats.items_released > 0) wr_diagnose_call(q, wr_diagnose_clock(q) - start);
     if (s != WEIR_OK) {
         h->state = WR_HOLD_HELD;
         return s;

@@ -38,9 +38,14 @@ void wr_copy_close(struct wr_copier *c)
     if (s != WEIR_OK) (void)c->device->ops->stream_destroy(c->device, c->stream);
 }
 
+void wr_copy_cover(struct wr_copier *c, uint64_t newest)
+{
+    (void)wr_fence_cover(c->fence, newest); /* failing, it stays pending until a later tick */
+}
+
 void wr_copy_poll(struct wr_copier *c, uint64_t newest)
 {
-    (void)wr_fence_cover(c->fence, newest); /* should its tick have failed; failing again, it stays pending */
+    wr_copy_cover(c, newest); /* should its tick have failed */
     wr_fence_poll(c->fence);
 }
 
@@ -175,11 +180,12 @@ static weir_status copy_spans(
     return s == WEIR_OK ? end_batch(&b, t) : s;
 }
 
-/* The copy stream waits for the slot's last readers: the only wait ever put on it. */
+/* The copy stream waits for the slot's last readers: the only wait ever put on it. The driver is not asked about
+ * them, for that costs as much as the wait. */
 static weir_status wait_for_readers(struct wr_copier *c, const struct wr_slot *slot, struct wr_copy_tally *t)
 {
     for (unsigned i = 0; i < slot->n_marks; i++) {
-        if (wr_mark_poll(slot->marks[i]) || WR_FAULT(QUEUE_COMMIT_SKIPS_WAIT)) continue;
+        if (wr_mark_passed(slot->marks[i]) || WR_FAULT(QUEUE_COMMIT_SKIPS_WAIT)) continue;
         weir_status s = wr_mark_wait(slot->marks[i], c->stream);
         if (s != WEIR_OK) return s;
         t->reader_waits++;
@@ -217,7 +223,7 @@ weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, struc
         s = start_upload(c, slot->address, staging, g, t);
     wr_timeline_end(c->timeline, span, c->stream);
     *done = (struct wr_mark){c->fence, wr_fence_stamp(c->fence)};
-    wr_copy_poll(c, done->number); /* not to know, but to keep the ticks few where nobody else has to ask */
+    wr_copy_cover(c, done->number);
     return s;
 }
 

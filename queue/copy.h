@@ -68,6 +68,9 @@ struct wr_copy_tally {
 weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, struct wr_slot *staging,
     const struct wr_gather *g, struct wr_mark *done, struct wr_copy_tally *t);
 
+/* An event stands behind all that was queued up to the stamp `newest`. */
+void wr_copy_cover(struct wr_copier *c, uint64_t newest);
+
 /* Asks the driver how far the copies are; `newest` is the last stamp given out. */
 void wr_copy_poll(struct wr_copier *c, uint64_t newest);
 

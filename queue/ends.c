@@ -109,7 +109,7 @@ weir_status weir_queue_wait_idle(weir_queue *q, int64_t timeout_ns)
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
     struct wr_waiter me;
-    wr_line_join(&q->idlers, &me, q->device, timeout_ns);
+    wr_line_join(&q->idlers, &me, timeout_ns);
     while (s == WEIR_OK) {
         if (drains(&q->pinned)) wr_queue_poll_copies(q);
         if (drains(&q->slots)) wr_queue_poll_readers(q);

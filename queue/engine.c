@@ -161,7 +161,7 @@ uint64_t wr_engine_release_lane(weir_engine *e, struct wr_lane *l, bool gated, b
     l->newest = wr_max(l->newest, stamp);
     if (gated || launched) l->blocked = wr_max(l->blocked, stamp);
     wr_lock_give(&e->lock);
-    wr_copy_poll(&l->copier, stamp); /* not to know, but so that an event stands behind every copy */
+    wr_copy_cover(&l->copier, stamp);
     return stamp;
 }
 
@@ -379,7 +379,7 @@ weir_status weir_copy_wait(weir_engine *e, weir_ticket ticket, int64_t timeout_n
     if (s != WEIR_OK) return s;
     s = find_ticket(e, ticket, &lane);
     if (s != WEIR_OK) return wr_engine_leave(e, s);
-    wr_line_join(&e->waiters, &me, e->device, timeout_ns);
+    wr_line_join(&e->waiters, &me, timeout_ns);
     while (s == WEIR_OK && !is_over(e, ticket, lane)) {
         make_progress(e);
         if (is_over(e, ticket, lane)) break;

@@ -84,7 +84,7 @@ weir_status weir_engine_give_gate(weir_engine *e, weir_stream gate)
         if (e->gates[i]->lent && e->gates[i]->copier.stream == gate) g = e->gates[i];
     wr_lock_give(&e->lock);
     uint64_t stamp = g ? wr_fence_stamp(g->copier.fence) : 0;
-    if (g) wr_copy_poll(&g->copier, stamp); /* so that an event stands behind what was queued */
+    if (g) wr_copy_cover(&g->copier, stamp);
     wr_lock_take(&e->lock);
     if (g) {
         g->newest = stamp;

@@ -8,10 +8,9 @@ enum { POLL_SHARE = 16 };
 static const uint64_t least_poll_ns = 20000, most_poll_ns = WR_NS_PER_SEC;
 static const uint64_t host_nap_ns = WR_NS_PER_SEC; /* someone will wake us */
 
-void wr_line_join(struct wr_waiter **line, struct wr_waiter *w, struct wr_device *d, int64_t timeout_ns)
+void wr_line_join(struct wr_waiter **line, struct wr_waiter *w, int64_t timeout_ns)
 {
-    *w = (struct wr_waiter){.timeout_ns = timeout_ns, .since = d->ops->now_ns(d), .deadline = UINT64_MAX};
-    if (timeout_ns >= 0) w->deadline = w->since + (uint64_t)timeout_ns;
+    *w = (struct wr_waiter){.timeout_ns = timeout_ns};
     pthread_cond_init(&w->wake, NULL);
     while (*line)
         line = &(*line)->next;
@@ -68,6 +67,10 @@ weir_status wr_line_doze(
     weir_status over = wr_edges_check_device(d);
     if (over != WEIR_OK) return over;
     uint64_t now = d->ops->now_ns(d);
+    if (w->cause == WR_CAUSE_NOTHING) {
+        w->since = now;
+        w->deadline = w->timeout_ns < 0 ? UINT64_MAX : now + (uint64_t)w->timeout_ns;
+    }
     if (now >= w->deadline) {
         weir_status s = w->timeout_ns == 0 ? WEIR_WOULD_BLOCK : WEIR_TIMEOUT;
         return wr_fail(s, "it would have needed %s", cause_text(cause));

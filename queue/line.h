@@ -37,13 +37,13 @@ struct wr_waiter {
     struct wr_waiter *next;
     pthread_cond_t wake;
     int64_t timeout_ns;
-    uint64_t since, deadline;
-    uint64_t polls_since; /* 0: it waits for another caller, not for the GPU */
-    enum wr_cause cause;  /* what it slept for last; NOTHING: it has not slept */
+    uint64_t since, deadline; /* from the first sleep on: who needs none needs no clock */
+    uint64_t polls_since;     /* 0: it waits for another caller, not for the GPU */
+    enum wr_cause cause;      /* what it slept for last; NOTHING: it has not slept */
 };
 
 /* PAIRS: join, leave. */
-void wr_line_join(struct wr_waiter **line, struct wr_waiter *w, struct wr_device *d, int64_t timeout_ns);
+void wr_line_join(struct wr_waiter **line, struct wr_waiter *w, int64_t timeout_ns);
 void wr_line_leave(struct wr_waiter **line, struct wr_waiter *w);
 
 void wr_line_wake(struct wr_waiter *line); /* the head */

@@ -97,14 +97,15 @@ static struct wr_place *take_place(weir_queue *q, const struct need *need, const
     return p;
 }
 
-/* At the head of the line. Where the GPU may have brought something back it is asked, once, before we sleep,
- * give up or take a slot that still drains. Lacking something *out stays NULL, and *polls says whether it is
- * the GPU that may bring it. */
+/* At the head of the line. Where the GPU may have brought something back it is asked, once, before we sleep, give up,
+ * or take a slot that still drains though another might fit better. Lacking something *out stays NULL, and *polls says
+ * whether it is the GPU that may bring it. */
 static enum wr_cause try_place(weir_queue *q, const struct need *need, struct wr_place **out, bool *polls)
 {
     struct offer o;
     enum wr_cause lacks = look(q, need, &o);
-    if (o.slot.draining || o.staging.draining) {
+    bool any_will_do = lacks == WR_CAUSE_NOTHING && q->slots.unit;
+    if ((o.slot.draining || o.staging.draining) && !any_will_do) {
         if (o.staging.draining) wr_queue_poll_copies(q);
         if (o.slot.draining) wr_queue_poll_readers(q);
         lacks = look(q, need, &o);
@@ -118,7 +119,7 @@ static weir_status await_place(
     weir_queue *q, const struct need *need, int64_t timeout_ns, struct wr_place **out)
 {
     struct wr_waiter me;
-    wr_line_join(&q->producers, &me, q->device, timeout_ns);
+    wr_line_join(&q->producers, &me, timeout_ns);
     weir_status s = WEIR_OK;
     for (*out = NULL; s == WEIR_OK;) {
         enum wr_cause lacks = q->producers->cause ? q->producers->cause : WR_CAUSE_SLOT;
@@ -146,10 +147,12 @@ static weir_status reserve(weir_queue *q, const struct need *need, int64_t timeo
     struct wr_place *p;
     weir_status s = await_place(q, need, timeout_ns, &p);
     if (s != WEIR_OK) return s;
-    wr_lock_give(&q->lock);
-    s = wr_slots_settle(&q->slots, p->slot);
-    if (s == WEIR_OK && p->staging) s = wr_slots_settle(&q->pinned, p->staging);
-    wr_lock_take(&q->lock);
+    if (!wr_slots_is_settled(p->slot) || (p->staging && !wr_slots_is_settled(p->staging))) {
+        wr_lock_give(&q->lock);
+        s = wr_slots_settle(&q->slots, p->slot);
+        if (s == WEIR_OK && p->staging) s = wr_slots_settle(&q->pinned, p->staging);
+        wr_lock_take(&q->lock);
+    }
     if (s == WEIR_OK && (q->destroyed || q->poisoned)) s = wr_ends_refuse(q);
     if (s == WEIR_OK)
         *out = p;
@@ -185,9 +188,9 @@ static weir_status fill(weir_queue *q, struct wr_place *p, struct wr_gather g, s
     g.bytes = p->bytes;
     wr_diagnose_item(q, p);
     wr_lock_give(&q->lock);
-    uint64_t start = q->device->ops->now_ns(q->device);
+    uint64_t start = wr_diagnose_clock(q);
     weir_status s = wr_copy_start(&q->copier, p->slot, p->staging, &g, mark, &t);
-    uint64_t took = q->device->ops->now_ns(q->device) - start;
+    uint64_t took = wr_diagnose_clock(q) - start;
     wr_lock_take(&q->lock);
     /* Hauls are the host's work; the first gather loads our own kernel; the first copies set the driver up. */
     if (!hauls && !(first_gather && t.gathers) && q->stats.items_delivered > 0) wr_diagnose_call(q, took);
@@ -439,7 +442,7 @@ weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t timeout_
     s = find_loan(q, ticket, &l);
     if (s != WEIR_OK) return wr_queue_leave(q, s);
     struct wr_waiter me;
-    wr_line_join(&q->lenders, &me, q->device, timeout_ns);
+    wr_line_join(&q->lenders, &me, timeout_ns);
     while (s == WEIR_OK) {
         if (!is_over(q, l)) wr_queue_poll_copies(q);
         if (is_over(q, l)) break;

@@ -159,7 +159,7 @@ static void add_cause(weir_queue_stats *s, enum wr_cause cause, uint64_t waited)
 
 void wr_queue_leave_line(weir_queue *q, struct wr_waiter **line, struct wr_waiter *w)
 {
-    uint64_t waited = q->device->ops->now_ns(q->device) - w->since;
+    uint64_t waited = w->cause == WR_CAUSE_NOTHING ? 0 : q->device->ops->now_ns(q->device) - w->since;
     bool slot = w->cause == WR_CAUSE_SLOT, pinned = w->cause == WR_CAUSE_PINNED,
          item = w->cause == WR_CAUSE_ITEM || w->cause == WR_CAUSE_TURN, copy = w->cause == WR_CAUSE_TRANSFER;
     q->stats.producer_waits_slot += slot;

@@ -204,7 +204,12 @@ bool wr_order_has_key(const weir_queue *q, int64_t key);
 enum { WR_SLOW_CALL_NS = 5000000, WR_SMALL_ITEM = 256 << 10, WR_MUCH_AHEAD = 32 << 20 };
 #define WR_STREAM_LEGACY ((weir_stream)1) /* CU_STREAM_LEGACY: what NULL means, too */
 
-void wr_diagnose_call(weir_queue *q, uint64_t ns); /* so long a call of the driver took that only queues */
+/* So long a call of the driver took that only queues: by a clock that is good enough for slow ones. */
+void wr_diagnose_call(weir_queue *q, uint64_t ns);
+static inline uint64_t wr_diagnose_clock(const weir_queue *q)
+{
+    return q->device->ops->now_coarse_ns(q->device);
+}
 void wr_diagnose_reader(weir_queue *q, weir_stream stream);
 /* COPYING, about to be queued. LOCK: given up meanwhile. */
 void wr_diagnose_item(weir_queue *q, const struct wr_place *p);

@@ -103,7 +103,7 @@ static weir_status take_turn(weir_ring *r)
 {
     struct wr_waiter me;
     weir_status s = WEIR_OK;
-    wr_line_join(&r->waiters, &me, r->home.device, -1);
+    wr_line_join(&r->waiters, &me, -1);
     while (s == WEIR_OK && r->turn && !r->closed)
         s = wr_line_doze(&me, r->home.device, &r->lock, WR_CAUSE_TURN, false);
     wr_line_leave(&r->waiters, &me);
@@ -277,7 +277,7 @@ static weir_status sample(weir_ring *r, int64_t key, const size_t *indices, size
     enum wr_cause lacks = WR_CAUSE_NOTHING;
     bool counted = false;
     weir_status s;
-    wr_line_join(&r->waiters, &me, r->home.device, timeout_ns);
+    wr_line_join(&r->waiters, &me, timeout_ns);
     while ((s = try_sample(r, key, indices, n, spans, ticket, &lacks)) == WEIR_WOULD_BLOCK) {
         if (lacks == WR_CAUSE_RATIO && !counted) r->stats.ratio_waits++;
         counted |= lacks == WR_CAUSE_RATIO;

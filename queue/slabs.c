@@ -140,7 +140,7 @@ void wr_slabs_give(weir_engine *e, struct wr_slab *slab, struct wr_lane *lane, s
     if (landing) landing->slabs++;
     lane->newest = wr_max(lane->newest, until.number);
     wr_lock_give(&e->lock);
-    wr_copy_poll(&lane->copier, until.number); /* an event behind each slab: it comes back by itself */
+    wr_copy_cover(&lane->copier, until.number); /* behind each slab: it comes back by itself */
 }
 
 /* ---- landing ----------------------------------------------------------------------------------------- */

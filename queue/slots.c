@@ -228,7 +228,7 @@ static weir_status allocate(struct wr_slots *s, size_t bytes, uint64_t *out)
 weir_status wr_slots_settle(struct wr_slots *s, struct wr_slot *slot)
 {
     assert(slot->taken);
-    if (WR_LIKELY(slot->allocated == slot->capacity)) return WEIR_OK;
+    if (wr_slots_is_settled(slot)) return WEIR_OK;
     wr_slots_drop(s, slot);
     if (slot->capacity == 0) return WEIR_OK;
     weir_status status = allocate(s, slot->capacity, &slot->address);

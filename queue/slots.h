@@ -88,6 +88,12 @@ uint64_t wr_slots_grown(const struct wr_slots *s);  /* times that a list of mark
 
 /* ---- by the taker, off the lock ---------------------------------------------------------------------- */
 
+/* Does the memory have the capacity? */
+static inline bool wr_slots_is_settled(const struct wr_slot *slot)
+{
+    return WR_LIKELY(slot->allocated == slot->capacity);
+}
+
 /* Allocates, or allocates anew, so that the memory has the capacity. After an error the slot has none. */
 weir_status wr_slots_settle(struct wr_slots *s, struct wr_slot *slot);
 

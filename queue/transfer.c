@@ -44,7 +44,7 @@ static weir_status await_after(struct wr_transfer *t)
         return WEIR_OK;
     }
     wr_lock_take(&e->lock);
-    wr_line_join(&e->waiters, &me, e->device, t->options->timeout_ns);
+    wr_line_join(&e->waiters, &me, t->options->timeout_ns);
     for (;;) {
         wr_lock_give(&e->lock);
         bool passed = all_passed(t);
