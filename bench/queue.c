@@ -5,7 +5,8 @@
  *   queue.wall_ratio_16m, queue.wall_ratio_1m   a step's time / the longer of copy and compute, each measured alone;
  *                                               of the first the worst of sizes from 16 MiB, and both with compute
  *                                               longer than the copy and shorter
- *   queue.item_us, queue.item_p99_us            host time of push, acquire and release, beyond that of a bare copy
+ *   queue.item_us, queue.item_p99_us            host time of push, acquire and release, beyond that of a bare copy;
+ *                                               by hand: of the copy, two waits and two records
  *   queue.host_syncs                            host waits for a stream
  *
  * Steps are timed by events on the compute stream, from the end of the second one: filling the pipeline counts for
@@ -21,7 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { DEPTH = 2, LEAD = 2, SAMPLES = 8192, SMALL = 4096, BURST = 32, SMALL_DEPTH = 8 };
+enum { DEPTH = 2, LEAD = 2, SAMPLES = 8192, SMALL = 4096, BURST = 32, SMALL_DEPTH = 8 /* the most */ };
 
 static const double compute_shares[] = {1.5, 0.67}; /* compute's length in copies */
 
@@ -34,7 +35,8 @@ struct bench {
     struct wr_compute compute;
     char *batch; /* pinned */
     size_t bytes;
-    size_t summed; /* bytes, and their checksum */
+    unsigned depth; /* batches that may be on the way */
+    size_t summed;  /* bytes, and their checksum */
     uint64_t sum;
     wr_event begin, end;
     uint64_t host_syncs;
@@ -42,8 +44,8 @@ struct bench {
     weir_queue *queue;
     weir_item item;
     /* by hand */
-    struct wr_region buffer[DEPTH];
-    wr_event copied[DEPTH], used[DEPTH];
+    struct wr_region buffer[SMALL_DEPTH];
+    wr_event copied[SMALL_DEPTH], used[SMALL_DEPTH];
     weir_stream copies;
     uint64_t n_put;
 };
@@ -65,7 +67,7 @@ struct way {
 
 static void open_weir(struct bench *b)
 {
-    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = b->bytes, .items = DEPTH};
+    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = b->bytes, .items = b->depth};
     must(b, weir_queue_open(b->pool, &o, &b->queue), "opening the queue");
 }
 
@@ -95,7 +97,7 @@ static void open_by_hand(struct bench *b)
 {
     b->n_put = 0;
     must(b, b->device->ops->stream_create(b->device, &b->copies), "making a stream");
-    for (unsigned i = 0; i < DEPTH; i++) {
+    for (unsigned i = 0; i < b->depth; i++) {
         must(b, wr_region_open(b->device, b->bytes, &b->buffer[i]), "making a buffer");
         must(b, b->device->ops->event_create(b->device, &b->copied[i]), "making an event");
         must(b, b->device->ops->event_create(b->device, &b->used[i]), "making an event");
@@ -104,7 +106,7 @@ static void open_by_hand(struct bench *b)
 
 static weir_dptr put_by_hand(struct bench *b)
 {
-    unsigned i = b->n_put++ % DEPTH;
+    unsigned i = b->n_put++ % b->depth;
     const struct wr_device_ops *ops = b->device->ops;
     must(b, ops->stream_wait(b->device, b->copies, b->used[i]), "waiting for the reader");
     must(b, ops->copy(b->device, WR_COPY_H2D, b->buffer[i].address, (uintptr_t)b->batch, b->bytes, b->copies),
@@ -116,13 +118,14 @@ static weir_dptr put_by_hand(struct bench *b)
 
 static void done_by_hand(struct bench *b)
 {
-    must(b, b->device->ops->event_record(b->device, b->used[(b->n_put - 1) % DEPTH], b->stream), "recording");
+    must(b, b->device->ops->event_record(b->device, b->used[(b->n_put - 1) % b->depth], b->stream),
+        "recording");
 }
 
 static void close_by_hand(struct bench *b)
 {
     must(b, b->device->ops->stream_sync(b->device, b->copies), "waiting for the copies");
-    for (unsigned i = 0; i < DEPTH; i++) {
+    for (unsigned i = 0; i < b->depth; i++) {
         wr_region_close(&b->buffer[i]);
         must(b, b->device->ops->event_destroy(b->device, b->copied[i]), "destroying an event");
         must(b, b->device->ops->event_destroy(b->device, b->used[i]), "destroying an event");
@@ -282,13 +285,13 @@ static void drain(struct bench *b)
     must(b, b->device->ops->stream_sync(b->device, b->stream), "waiting for a stream");
 }
 
-static double time_items(struct bench *b, double *us)
+static double time_items(struct bench *b, const struct way *w, double *us)
 {
     uint64_t counted = 0;
     for (unsigned i = 0; i < SAMPLES; i++) {
         uint64_t before = atomic_load(&b->device->calls), start = host_ns();
-        (void)put_weir(b);
-        done_weir(b);
+        (void)w->put(b);
+        w->done(b);
         us[i] = (double)(host_ns() - start) / 1e3;
         counted += atomic_load(&b->device->calls) - before;
         if (i % BURST == BURST - 1) drain(b);
@@ -307,28 +310,56 @@ static void time_bare(struct bench *b, weir_dptr to, double *us)
     }
 }
 
+/* Half of the samples take less; and 99 of a hundred. */
+struct cost {
+    double half, p99;
+};
+
+static struct cost cost_of(double *us)
+{
+    double half = wr_harness_median(us, SAMPLES); /* sorts */
+    return (struct cost){half, us[SAMPLES * 99 / 100]};
+}
+
+static struct cost measure_bare(struct bench *b)
+{
+    static double us[SAMPLES];
+    struct wr_region r;
+    must(b, wr_region_open(b->device, SMALL, &r), "making a buffer");
+    time_bare(b, r.address, us); /* warm */
+    time_bare(b, r.address, us);
+    wr_region_close(&r);
+    return cost_of(us);
+}
+
+static void measure_items_of(struct bench *b, const struct way *w, struct cost bare)
+{
+    static double us[SAMPLES];
+    w->open(b);
+    (void)time_items(b, w, us); /* warm */
+    double calls = time_items(b, w, us);
+    struct cost item = cost_of(us);
+    w->close(b);
+    printf("%s: an item costs %.1f calls of the driver, one of them the copy\n", w->name, calls);
+    wr_harness_result(&b->h, "queue.item_calls", w->name, calls, "calls");
+    if (b->h.world) return;
+    printf("%s: queue.item_us %.2f, queue.item_p99_us %.2f, beyond a bare copy's %.2f us\n", w->name,
+        item.half - bare.half, item.p99 - bare.half, bare.half);
+    wr_harness_result(&b->h, "queue.item_us", w->name, item.half - bare.half, "us");
+    wr_harness_result(&b->h, "queue.item_p99_us", w->name, item.p99 - bare.half, "us");
+}
+
 static void measure_items(struct bench *b)
 {
-    static double items[SAMPLES], bare[SAMPLES];
-    struct wr_region r;
-    weir_queue_options o = {.struct_size = sizeof o, .item_bytes = SMALL, .items = SMALL_DEPTH};
-    must(b, wr_region_open(b->device, SMALL, &r), "making a buffer");
-    must(b, weir_queue_open(b->pool, &o, &b->queue), "opening the queue");
     b->bytes = SMALL;
-    (void)time_items(b, items); /* warm */
-    time_bare(b, r.address, bare);
-    double calls = time_items(b, items);
-    double copy = wr_harness_median(bare, SAMPLES), item = wr_harness_median(items, SAMPLES);
-    double p99 = items[SAMPLES * 99 / 100]; /* sorted by now */
-    close_weir(b);
-    wr_region_close(&r);
-    printf("an item costs %.1f calls of the driver, one of them the copy\n", calls);
+    b->depth = SMALL_DEPTH;
+    struct cost bare = measure_bare(b);
+    for (size_t way = 0; way < WR_ARRAY_LEN(ways); way++)
+        measure_items_of(b, &ways[way], bare);
     if (b->h.world) return;
-    printf("queue.item_us %.2f, queue.item_p99_us %.2f, beyond a bare copy's %.2f us\n", item - copy,
-        p99 - copy, copy);
-    wr_harness_result(&b->h, "queue.item_us", "weir", item - copy, "us");
-    wr_harness_result(&b->h, "queue.item_p99_us", "weir", p99 - copy, "us");
-    wr_harness_result(&b->h, "queue.bare_copy_us", "the driver", copy, "us");
+    printf("a bare copy: %.2f us, p99 %.2f\n", bare.half, bare.p99);
+    wr_harness_result(&b->h, "queue.bare_copy_us", "the driver", bare.half, "us");
+    wr_harness_result(&b->h, "queue.bare_copy_p99_us", "the driver", bare.p99, "us");
 }
 
 /* ---- the run ----------------------------------------------------------------------------------------- */
@@ -387,6 +418,7 @@ int main(int argc, char **argv)
     static struct bench b;
     parse(&b, argc, argv);
     open_bench(&b);
+    b.depth = DEPTH;
     printf("Device: %s%s; driver %s\nCompute: %s\n\n", b.h.label,
         b.h.world ? ", SIMULATED on a virtual clock" : "", b.h.driver, b.compute.name);
     printf(
