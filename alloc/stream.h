@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stream's heap: the memory that one stream may use at once, and what it has lent and not got back. See
- * stream.c.
+ * A stream's heap: the memory that one stream may use at once, and what it has lent and not got back. stream.c: the
+ * hot path and the front cache. uses.c: other streams' uses. heap.c: pages, life, invariants.
  */
 #ifndef WR_STREAM_H
 #define WR_STREAM_H
@@ -150,6 +150,20 @@ enum wr_piece_state { WR_PIECE_FREE, WR_PIECE_CACHED, WR_PIECE_LIVE, WR_PIECE_PE
 enum wr_piece_state wr_stream_state(const struct wr_heap *h, enum wr_kind kind, uint32_t id);
 /* The first declared use of a block that is live or pending; 0: none. */
 uint32_t wr_stream_first_use(const struct wr_heap *h, enum wr_kind kind, uint32_t id);
+
+/* ---- between stream.c, uses.c and heap.c ------------------------------------------------------------- */
+
+#define WR_IN_FRONT                                                                                          \
+    UINT32_MAX /* owner data of a block in the front cache; of a live or pending one: its first use */
+
+weir_status wr_stream_refuse(void); /* INVALID_POINTER */
+/* NO_HOST_MEMORY: nothing changed. */
+weir_status wr_uses_add(struct wr_heap *h, struct wr_node *n, struct wr_fence *by, uint64_t stamp);
+weir_status wr_uses_reserve_pending(struct wr_heap *h); /* room for one more list */
+/* A freed block's next place: READY (true), or pending under the first use that has not passed. Where the
+ * host has no memory for another list the block goes under `fallback`, one that exists: looked at late, but
+ * not lost. */
+bool wr_uses_settle(struct wr_heap *h, enum wr_kind kind, uint32_t id, uint32_t fallback);
 
 void wr_stream_check(const struct wr_heap *h); /* all invariants; aborts with the broken one's text */
 

@@ -16,7 +16,7 @@ LAYERS = [
     " alloc/sim_memory alloc/sim_oracle alloc/sim_doze",
     "alloc/size alloc/range alloc/table alloc/index alloc/spans",
     "alloc/captures alloc/fence alloc/pages alloc/segments alloc/import",
-    "alloc/stream alloc/pinned",
+    "alloc/stream alloc/uses alloc/heap alloc/pinned",
     "alloc/pool alloc/life alloc/heaps alloc/capture alloc/ladder alloc/report alloc/policy alloc/stats alloc/snapshot alloc/record"
     " alloc/watch alloc/place",
     "alloc/weir.c",
