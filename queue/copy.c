@@ -180,8 +180,8 @@ static weir_status copy_spans(
     return s == WEIR_OK ? end_batch(&b, t) : s;
 }
 
-/* The copy stream waits for the slot's last readers: the only wait ever put on it. The driver is not asked about
- * them, for that costs as much as the wait. */
+/* The copy stream waits for the slot's last readers: the only wait put on it that its item's push did not name. The
+ * driver is not asked about them, for that costs as much as the wait. */
 static weir_status wait_for_readers(struct wr_copier *c, const struct wr_slot *slot, struct wr_copy_tally *t)
 {
     for (unsigned i = 0; i < slot->n_marks; i++) {
@@ -202,25 +202,19 @@ weir_status wr_copy_wait_for(const struct wr_copier *c, const struct wr_mark *ma
     return WEIR_OK;
 }
 
-/* Of host memory. */
-static weir_status start_upload(struct wr_copier *c, weir_dptr to, const struct wr_slot *staging,
-    const struct wr_gather *g, struct wr_copy_tally *t)
-{
-    char *staged = staging ? (char *)(uintptr_t)staging->address : NULL;
-    weir_status s = wr_copy_wait_for(c, g->after, g->n_after);
-    return s == WEIR_OK ? copy_spans(c, to, staged, g, t) : s;
-}
-
+/* The timeline's span begins behind all waits: when the copy may begin. Of an item that goes through a hop the hop
+ * waits by itself, and the copy stream here, or the span would begin too soon. */
 weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, struct wr_slot *staging,
     const struct wr_gather *g, struct wr_mark *done, struct wr_copy_tally *t)
 {
     assert(slot->taken && slot->address);
-    weir_status s = wait_for_readers(c, slot, t);
+    weir_status s = wr_copy_wait_for(c, g->after, g->n_after);
+    if (s == WEIR_OK) s = wait_for_readers(c, slot, t);
     struct wr_span *span = wr_timeline_begin(c->timeline, WR_SPAN_COPY, g->ticket, g->bytes, c->stream);
     if (s == WEIR_OK && g->origin)
         s = wr_fetch_queue(c, g->origin, slot->address, staging, g, t);
     else if (s == WEIR_OK)
-        s = start_upload(c, slot->address, staging, g, t);
+        s = copy_spans(c, slot->address, staging ? (char *)(uintptr_t)staging->address : NULL, g, t);
     wr_timeline_end(c->timeline, span, c->stream);
     *done = (struct wr_mark){c->fence, wr_fence_stamp(c->fence)};
     wr_copy_cover(c, done->number);

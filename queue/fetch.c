@@ -156,10 +156,7 @@ static void cover_failed(struct wr_copier *c, const struct wr_copier *hop, struc
 weir_status wr_fetch_queue(struct wr_copier *c, const struct wr_origin *o, uint64_t to,
     struct wr_slot *staging, const struct wr_gather *g, struct wr_copy_tally *t)
 {
-    if (!o->staged) {
-        weir_status waited = wr_copy_wait_for(c, g->after, g->n_after);
-        return waited == WEIR_OK ? queue_in_place(c, o, to, g, t) : waited;
-    }
+    if (!o->staged) return queue_in_place(c, o, to, g, t);
     weir_status s = queue_staged(c, &o->hop, to, staging->address, g, t);
     if (s != WEIR_OK) cover_failed(c, &o->hop, staging);
     return s;

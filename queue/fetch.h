@@ -28,8 +28,9 @@ void wr_fetch_close(struct wr_origin *o);
 /* Are they all device memory of the origin? Errors: INVALID_POINTER, INVALID_ARGUMENT, the driver's. */
 weir_status wr_fetch_check(const struct wr_origin *o, const weir_span *spans, size_t n_spans);
 
-/* Queues the copies to `to`: `staging` is there where the origin is staged. After an error the copy stream is behind
- * all that was queued; should that be impossible, the staging's memory stays with nobody. */
+/* Queues the copies to `to`, on a copy stream that has waited for `after`: `staging` is there where the origin is
+ * staged. After an error the copy stream is behind all that was queued; should that be impossible, the staging's
+ * memory stays with nobody. */
 weir_status wr_fetch_queue(struct wr_copier *c, const struct wr_origin *o, uint64_t to,
     struct wr_slot *staging, const struct wr_gather *g, struct wr_copy_tally *t);
 

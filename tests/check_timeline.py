@@ -4,6 +4,7 @@
     python3 tests/check_timeline.py FILE pipeline START_NS COPY_NS COMPUTE_NS STEPS
     python3 tests/check_timeline.py FILE tracks ITEMS MOST_AT_ONCE
     python3 tests/check_timeline.py FILE lost SPANS
+    python3 tests/check_timeline.py FILE begins NS
     python3 tests/check_timeline.py FILE overlap        of a run on a GPU: says how much of the copying ran beside a use
 """
 import collections
@@ -68,6 +69,15 @@ def check_lost(path, lost):
     assert timeline["otherData"]["lost"] == lost, f"lost: {timeline['otherData']['lost']}, not {lost}"
 
 
+def check_begins(path, expected):
+    timeline, spans, _ = read(path)
+    copies = by_kind(spans, "copy")
+    assert timeline["otherData"]["lost"] == 0 and len(copies) == 1
+    begin, end = copies[0]
+    assert begin == expected, f"the copy begins at {begin}, not at {expected}"
+    assert end > begin
+
+
 def check_overlap(path):
     timeline, spans, names = read(path)
     copies, uses = by_kind(spans, "copy"), by_kind(spans, "use")
@@ -78,5 +88,6 @@ def check_overlap(path):
     assert copies and uses
 
 
-CHECKS = {"overlap": check_overlap, "pipeline": check_pipeline, "tracks": check_items, "lost": check_lost}
+CHECKS = {"overlap": check_overlap, "pipeline": check_pipeline, "tracks": check_items, "lost": check_lost,
+          "begins": check_begins}
 CHECKS[sys.argv[2]](sys.argv[1], *map(int, sys.argv[3:]))

@@ -2,7 +2,7 @@
  *
  * A queue's timeline. The file is checked by tests/check_timeline.py, given as the first argument.
  */
-#include "queue_world.h"
+#include "direction_world.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -70,6 +70,49 @@ static void test_a_timeline_has_the_times_of_the_virtual_clock(void **state)
         (unsigned long long)copy_ns, (unsigned long long)compute_ns, STEPS);
     check(&f, "pipeline", expected);
     unlink(f.path);
+}
+
+static const uint64_t kernel_ns = 3000000;
+
+static void test_a_copy_that_comes_after_a_kernel_begins_when_that_ends(void **state)
+{
+    (void)state;
+    struct world w;
+    struct file f = new_file();
+    char expected[32], bytes[4096] = {0};
+    open_timed(&w, f.path, 2);
+    uint64_t start = w.device->ops->now_ns(w.device);
+    weir_span span = {bytes, sizeof bytes};
+    weir_push_options o = {.struct_size = sizeof o, .after = &w.stream[1], .n_after = 1};
+    OK(wr_kernels_spin(w.device, w.stream[1], kernel_ns));
+    OK(weir_queue_push_after(w.queue, &span, 1, &o, NULL));
+    eat(&w, 0, 0);
+    end_timed(&w);
+    snprintf(expected, sizeof expected, "%llu", (unsigned long long)(start + kernel_ns));
+    check(&f, "begins", expected);
+    unlink(f.path);
+}
+
+static void test_so_it_does_to_the_host_and_between_devices(void **state)
+{
+    (void)state;
+    for (enum flow_kind kind = 0; kind < FLOW_KINDS; kind++) {
+        struct flow f;
+        struct file file = new_file();
+        char expected[32];
+        weir_queue_options q = queue_options(FLOW_BYTES, 2);
+        q.timeline = file.path;
+        open_flow(&f, kind, q);
+        uint64_t start = f.from->ops->now_ns(f.from);
+        OK(wr_kernels_spin(f.from, f.there, kernel_ns));
+        OK(send(&f, 0, -1, NULL));
+        assert_int_equal(consume(&f, 0), 0);
+        OK(weir_queue_wait_idle(f.w.queue, -1));
+        close_flow(&f);
+        snprintf(expected, sizeof expected, "%llu", (unsigned long long)(start + kernel_ns));
+        check(&file, "begins", expected);
+        unlink(file.path);
+    }
 }
 
 /* Two items at once on one stream, which would overlap on one track. */
@@ -200,6 +243,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_timeline_has_the_times_of_the_virtual_clock),
+        cmocka_unit_test(test_a_copy_that_comes_after_a_kernel_begins_when_that_ends),
+        cmocka_unit_test(test_so_it_does_to_the_host_and_between_devices),
         cmocka_unit_test(test_spans_of_one_track_do_not_overlap),
         cmocka_unit_test(test_what_the_device_has_not_passed_is_lost_and_counted),
         cmocka_unit_test(test_a_timeline_that_fails_fails_no_call_of_the_queue),
