@@ -202,13 +202,24 @@ weir_status wr_copy_wait_for(const struct wr_copier *c, const struct wr_mark *ma
     return WEIR_OK;
 }
 
+/* The work that the copy comes after. It may write a committed buffer: should the copy stream not get behind it, then
+ * nothing tells when that is free, and the memory stays with nobody. */
+static weir_status wait_for_work(struct wr_copier *c, struct wr_slot *staging, const struct wr_gather *g)
+{
+    weir_status s = wr_copy_wait_for(c, g->after, g->n_after);
+    if (s == WEIR_OK || !g->written_after || wr_copy_wait_for(c, g->after, g->n_after) == WEIR_OK) return s;
+    staging->address = 0;
+    staging->allocated = 0;
+    return s;
+}
+
 /* The timeline's span begins behind all waits: when the copy may begin. Of an item that goes through a hop the hop
  * waits by itself, and the copy stream here, or the span would begin too soon. */
 weir_status wr_copy_start(struct wr_copier *c, const struct wr_slot *slot, struct wr_slot *staging,
     const struct wr_gather *g, struct wr_mark *done, struct wr_copy_tally *t)
 {
     assert(slot->taken && slot->address);
-    weir_status s = wr_copy_wait_for(c, g->after, g->n_after);
+    weir_status s = wait_for_work(c, staging, g);
     if (s == WEIR_OK) s = wait_for_readers(c, slot, t);
     struct wr_span *span = wr_timeline_begin(c->timeline, WR_SPAN_COPY, g->ticket, g->bytes, c->stream);
     if (s == WEIR_OK && g->origin)

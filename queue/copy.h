@@ -47,6 +47,7 @@ struct wr_gather {
     uint64_t ticket, bytes;        /* of the item */
     const struct wr_mark *after;   /* the copy begins behind these */
     size_t n_after;
+    bool written_after;             /* the work before these marks may write the staging */
     const struct wr_origin *origin; /* NULL: host memory. Else see fetch.h */
 };
 

@@ -161,6 +161,35 @@ static weir_status reserve(weir_queue *q, const struct need *need, int64_t timeo
     return s;
 }
 
+/* ---- what a copy comes after ------------------------------------------------------------------------- */
+
+struct after {
+    struct wr_mark few[AFTER_FEW], *marks;
+    size_t n;
+};
+
+/* What is queued on the streams now. Off the lock. PAIRS: forget_after, also after an error. */
+static weir_status mark_after(weir_queue *q, const weir_stream *streams, size_t n, struct after *out)
+{
+    weir_status s = WEIR_OK;
+    out->n = n;
+    out->marks = n <= AFTER_FEW ? out->few : calloc(n, sizeof *out->marks);
+    if (!out->marks) return wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a list of %zu streams", n);
+    for (size_t i = 0; i < n && s == WEIR_OK; i++)
+        s = wr_pool_mark(q->origin.pool, streams[i], &out->marks[i]);
+    return s;
+}
+
+static bool is_allocated(const struct after *a)
+{
+    return a->n > AFTER_FEW && a->marks;
+}
+
+static void forget_after(struct after *a)
+{
+    if (is_allocated(a)) free(a->marks);
+}
+
 /* ---- producers --------------------------------------------------------------------------------------- */
 
 /* Passes on the status. */
@@ -255,31 +284,57 @@ static struct wr_place *find_filling(const weir_queue *q, const weir_item *item)
     return p && p->state == WR_PLACE_FILLING ? p : NULL;
 }
 
-/* LOCK: held, given up meanwhile. */
-static weir_status commit(weir_queue *q, struct wr_place *p)
+/* Nobody is to see an item that is refused, but while work is queued that writes its buffer, a copy behind it is what
+ * tells when that is free. LOCK: held, given up meanwhile. */
+static weir_status copy_filled(weir_queue *q, struct wr_place *p, const struct after *after)
 {
-    weir_status s = refuse_item(q, p);
+    weir_status s = after->n == 0 ? refuse_item(q, p) : WEIR_OK;
     if (s != WEIR_OK) return abort_item(q, p, s);
     p->state = WR_PLACE_COPYING;
     weir_span whole = {(void *)(uintptr_t)p->staging->address, p->bytes};
     struct wr_mark mark;
-    return fill(q, p, (struct wr_gather){.spans = &whole, .n_spans = 1}, &mark);
+    struct wr_gather g = {.spans = &whole,
+        .n_spans = 1,
+        .after = after->marks,
+        .n_after = after->n,
+        .written_after = after->n > 0};
+    return fill(q, p, g, &mark);
+}
+
+/* LOCK: held, given up meanwhile. */
+static weir_status commit(weir_queue *q, weir_item *item, const struct after *after)
+{
+    struct wr_place *p = find_filling(q, item);
+    if (!p) return wr_queue_fail_stale(item->ticket, "being filled");
+    if (item->bytes == 0 || item->bytes > p->bytes)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "%zu bytes committed of %zu reserved", item->bytes, p->bytes);
+    p->bytes = item->bytes;
+    item->host = NULL; /* the place changes hands, whatever the status */
+    return copy_filled(q, p, after);
 }
 
 weir_status weir_queue_commit(weir_queue *q, weir_item *item)
 {
+    return weir_queue_commit_after(q, item, NULL, 0);
+}
+
+weir_status weir_queue_commit_after(weir_queue *q, weir_item *item, const weir_stream *after, size_t n_after)
+{
     if (!item) return wr_fail(WEIR_INVALID_ARGUMENT, "the item is NULL");
+    if (!after && n_after > 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the list of streams is NULL");
+    struct after work = {.n = 0};
     weir_status s = wr_queue_enter(q);
     if (s != WEIR_OK) return s;
-    struct wr_place *p = find_filling(q, item);
-    if (!p) return wr_queue_leave(q, wr_queue_fail_stale(item->ticket, "being filled"));
-    if (item->bytes == 0 || item->bytes > p->bytes)
-        return wr_queue_leave(
-            q, wr_fail(WEIR_INVALID_ARGUMENT, "%zu bytes committed of %zu reserved", item->bytes, p->bytes));
-    p->bytes = item->bytes;
-    s = commit(q, p);
-    item->host = NULL; /* the place has changed hands, whatever the status */
-    return wr_queue_leave(q, s);
+    if (n_after > 0) {
+        wr_lock_give(&q->lock);
+        s = mark_after(q, after, n_after, &work);
+        wr_lock_take(&q->lock);
+        q->stats.host_allocations += is_allocated(&work);
+    }
+    if (s == WEIR_OK) s = commit(q, item, &work);
+    s = wr_queue_leave(q, s);
+    forget_after(&work);
+    return s;
 }
 
 weir_status weir_queue_abort(weir_queue *q, weir_item *item)
@@ -343,37 +398,27 @@ static weir_status sort_spans(weir_queue *q, const weir_span *spans, size_t n_sp
     return wr_fetch_check(&q->origin, spans, n_spans);
 }
 
-/* What is queued on the streams now. Off the lock. */
-static weir_status mark_after(weir_queue *q, const weir_push_options *o, struct wr_mark *marks)
-{
-    weir_status s = WEIR_OK;
-    for (size_t i = 0; i < o->n_after && s == WEIR_OK; i++)
-        s = wr_pool_mark(q->origin.pool, o->after[i], &marks[i]);
-    return s;
-}
-
 /* LOCK: held, given up meanwhile. */
 static weir_status sort_and_push(weir_queue *q, struct need *need, const weir_span *spans, size_t n_spans,
     const weir_push_options *o, uint64_t *ticket)
 {
     unsigned char few[SPANS_FEW], *in_place = n_spans <= SPANS_FEW ? few : malloc(n_spans);
-    struct wr_mark few_marks[AFTER_FEW];
-    struct wr_mark *marks = o->n_after <= AFTER_FEW ? few_marks : calloc(o->n_after, sizeof *marks);
-    weir_status s = in_place && marks
+    struct after after = {.n = 0};
+    weir_status s = in_place
                         ? sort_spans(q, spans, n_spans, o->flags, in_place, need)
                         : wr_fail(WEIR_NO_HOST_MEMORY, "no host memory for a push of %zu spans", n_spans);
-    if (s == WEIR_OK) s = mark_after(q, o, marks);
+    if (s == WEIR_OK) s = mark_after(q, o->after, o->n_after, &after);
     wr_lock_take(&q->lock);
-    q->stats.host_allocations += (in_place != few) + (marks != few_marks);
+    q->stats.host_allocations += (in_place != few) + is_allocated(&after);
     struct wr_gather g = {.spans = spans,
         .n_spans = n_spans,
         .in_place = in_place,
-        .after = marks,
-        .n_after = o->n_after,
+        .after = after.marks,
+        .n_after = after.n,
         .origin = q->origin.direction == WEIR_TO_DEVICE ? NULL : &q->origin};
     if (s == WEIR_OK) s = push(q, need, &g, o->flags, o->timeout_ns, ticket);
     wr_lock_give(&q->lock);
-    if (marks != few_marks) free(marks);
+    forget_after(&after);
     if (in_place != few) free(in_place);
     return s;
 }

@@ -4,6 +4,7 @@
  * memory to the host, or to another device. Conventions: see weir.h.
  *
  *   producers  reserve -> write item.host -> commit | abort        or   push(spans)
+ *              (where a stream writes: commit_after, push_after)
  *   consumers  acquire(stream) -> work on item.device -> release(streams)
  *
  * A slot is EMPTY -> FILLING (reserved) -> COPYING (committed) -> READY -> IN_USE (acquired) -> DRAINING
@@ -136,8 +137,16 @@ WEIR_API weir_status weir_queue_reserve_key(
  * CONTEXT_LOST, POISONED, or STALE_HANDLE for one that was cancelled (the item is aborted). */
 WEIR_API weir_status weir_queue_commit(weir_queue *q, weir_item *item);
 
-/* Gives the place back; consumers never see it. Of a thread that ended any other may abort the item: `ticket`
- * and `handle` are enough. Errors: STALE_HANDLE. */
+/* commit, at a chosen place of a step: the copy waits, on the queue's stream, for the work queued on `after` by now,
+ * and so do the copies behind it. That work may write item->host: the buffer serves nobody else before it has passed,
+ * also where the item is aborted. Streams of the queue's device.
+ * Errors: those of commit; INVALID_ARGUMENT (streams NULL), CAPTURING, NO_HOST_MEMORY, and DRIVER_ERROR with
+ * item->host not NULL: the item is as it was. */
+WEIR_API weir_status weir_queue_commit_after(
+    weir_queue *q, weir_item *item, const weir_stream *after, size_t n_after);
+
+/* Gives the place back; consumers never see it. What writes item->host must have ended. Of a thread that ended any
+ * other may abort the item: `ticket` and `handle` are enough. Errors: STALE_HANDLE. */
 WEIR_API weir_status weir_queue_abort(weir_queue *q, weir_item *item);
 
 typedef struct weir_span {
