@@ -9,6 +9,9 @@
  * TURNS. One call at a time plans and queues, so that no gather slips between the two waits of a writer. Whoever has
  * the turn never waits for a place in the queue: it gives the turn up and looks again.
  *
+ * SAMPLERS stand in a line, and only its head tries: nobody who asks for fewer rows overtakes one who waits for the
+ * ratio, or that one might wait for ever.
+ *
  * LOCK: guards the turn, the counts and the line. No driver call under it. What rows hold is the turn's.
  */
 #include "edges.h"
@@ -28,8 +31,8 @@ struct weir_ring {
     struct weir_ring *next_shell;
     unsigned inside;
     bool closed, torn_down, turn;
-    struct wr_waiter *waiters;
-    weir_ring_stats stats; /* the counters in it */
+    struct wr_waiter *waiters, *samplers; /* for the turn; to sample */
+    weir_ring_stats stats;                /* the counters in it */
 
     weir_ring_options options; /* constant from open to the end, down to memory */
     weir_pool *pool;
@@ -189,6 +192,7 @@ weir_status weir_ring_insert(weir_ring *r, const void *rows, size_t n, int64_t t
     if (s == WEIR_OK) {
         r->next = (at + n) % r->options.rows;
         r->stats.inserts += n;
+        wr_line_wake(r->samplers);
         if (first) *first = at;
     }
     give_turn(r);
@@ -269,23 +273,31 @@ static weir_status try_sample(weir_ring *r, int64_t key, const size_t *indices, 
     return s;
 }
 
-/* The queue wakes nobody here, so who waits for a place looks again from time to time. LOCK: held. */
+/* What the head of the line waits for. LOCK: held. */
+static enum wr_cause head_lacks(const weir_ring *r)
+{
+    return r->samplers->cause ? r->samplers->cause : WR_CAUSE_SLOT;
+}
+
+/* The queue wakes nobody here, so a head that waits for a place looks again from time to time. LOCK: held. */
 static weir_status sample(weir_ring *r, int64_t key, const size_t *indices, size_t n, weir_span *spans,
     int64_t timeout_ns, uint64_t *ticket)
 {
     struct wr_waiter me;
-    enum wr_cause lacks = WR_CAUSE_NOTHING;
     bool counted = false;
     weir_status s;
-    wr_line_join(&r->waiters, &me, timeout_ns);
-    while ((s = try_sample(r, key, indices, n, spans, ticket, &lacks)) == WEIR_WOULD_BLOCK) {
-        if (lacks == WR_CAUSE_RATIO && !counted) r->stats.ratio_waits++;
+    wr_line_join(&r->samplers, &me, timeout_ns);
+    do {
+        bool tries = r->samplers == &me;
+        enum wr_cause lacks = head_lacks(r);
+        s = tries ? try_sample(r, key, indices, n, spans, ticket, &lacks) : WEIR_WOULD_BLOCK;
+        if (s != WEIR_WOULD_BLOCK) break;
+        r->stats.ratio_waits += lacks == WR_CAUSE_RATIO && !counted;
         counted |= lacks == WR_CAUSE_RATIO;
         s = r->closed ? fail_closed()
-                      : wr_line_doze(&me, r->home.device, &r->lock, lacks, lacks == WR_CAUSE_SLOT);
-        if (s != WEIR_OK) break;
-    }
-    wr_line_leave(&r->waiters, &me);
+                      : wr_line_doze(&me, r->home.device, &r->lock, lacks, tries && lacks == WR_CAUSE_SLOT);
+    } while (s == WEIR_OK);
+    wr_line_leave(&r->samplers, &me);
     return s;
 }
 
@@ -381,6 +393,7 @@ weir_status weir_ring_close(weir_ring *r)
     if (s != WEIR_OK) return s;
     r->closed = true;
     wr_line_wake_all(r->waiters);
+    wr_line_wake_all(r->samplers);
     return leave(r, WEIR_OK);
 }
 
@@ -396,6 +409,8 @@ weir_status weir_ring_get_stats(weir_ring *r, weir_ring_stats *out)
     now.struct_size = out->struct_size;
     for (size_t i = 0; i < r->options.rows; i++)
         now.rows_held += r->rows[i].held;
+    for (const struct wr_waiter *w = r->samplers; w; w = w->next)
+        now.samplers_waiting += w->cause != WR_CAUSE_NOTHING;
     memcpy(out, &now, wr_min(out->struct_size, sizeof now));
     give_turn(r);
     return leave(r, WEIR_OK);

@@ -14,7 +14,8 @@
  * allows; a writer for pageable rows alone, as weir_copy says.
  *
  * THE RATIO. A sampled row counts as one sample, a written one as one insert. Samplers wait where that would make
- * more samples than inserts * samples_per_insert + slack, and where fewer than min_rows were written.
+ * more samples than inserts * samples_per_insert + slack, and where fewer than min_rows were written. They are served
+ * in the order of their calls, so that a large batch does not wait for ever while small ones take each row written.
  */
 #ifndef WEIR_RING_H
 #define WEIR_RING_H
@@ -52,7 +53,7 @@ WEIR_API weir_status weir_ring_written(weir_ring *r, int64_t timeout_ns);
 
 /* Gathers those rows into the queue's next item, whose key and ticket are as of weir_queue_put.
  * Errors: INVALID_ARGUMENT (no index, or one of a row that does not hold anything); WOULD_BLOCK, TIMEOUT (the ratio,
- * or the queue's limits); TOO_LARGE (over the queue's item_bytes); CLOSED; those of weir_queue_push_after. */
+ * the queue's limits, or a sampler before this one); TOO_LARGE (over the queue's item_bytes); CLOSED; those of weir_queue_push_after. */
 WEIR_API weir_status weir_ring_sample(
     weir_ring *r, int64_t key, const size_t *indices, size_t n, int64_t timeout_ns, uint64_t *ticket);
 
@@ -60,7 +61,8 @@ typedef struct weir_ring_stats {
     size_t struct_size;
     uint64_t inserts, samples; /* rows */
     uint64_t rows_held;        /* fit to be sampled */
-    uint64_t ratio_waits;      /* calls of sample that found it exceeded */
+    uint64_t ratio_waits; /* calls of sample that found it exceeded, for themselves or for one before them */
+    uint64_t samplers_waiting; /* at this moment */
 } weir_ring_stats;
 
 /* Errors: INVALID_ARGUMENT, CLOSED. */

@@ -25,15 +25,21 @@ static inline weir_ring_options ring_options(void)
         .struct_size = sizeof(weir_ring_options), .rows = ROWS, .row_bytes = ROW_BYTES};
 }
 
+static inline void open_ring_on(
+    struct ring_world *r, const struct wr_sim_options *sim, unsigned batches, const weir_ring_options *o)
+{
+    weir_queue_options q = queue_options(BATCH * ROW_BYTES, batches);
+    q.direction = WEIR_ON_DEVICE;
+    *r = (struct ring_world){.random = 1};
+    open_world(&r->w, sim, 0, &q);
+    OK(weir_host_alloc(r->w.pool, ROWS * ROW_BYTES, (void **)&r->host));
+    OK(weir_ring_open(r->w.pool, r->w.queue, o, &r->ring));
+}
+
 static inline void open_ring_with(struct ring_world *r, const weir_ring_options *o)
 {
     struct wr_sim_options sim = world_options();
-    weir_queue_options q = queue_options(BATCH * ROW_BYTES, 2);
-    q.direction = WEIR_ON_DEVICE;
-    *r = (struct ring_world){.random = 1};
-    open_world(&r->w, &sim, 0, &q);
-    OK(weir_host_alloc(r->w.pool, ROWS * ROW_BYTES, (void **)&r->host));
-    OK(weir_ring_open(r->w.pool, r->w.queue, o, &r->ring));
+    open_ring_on(r, &sim, 2, o);
 }
 
 static inline void open_ring(struct ring_world *r)

@@ -131,33 +131,109 @@ static void test_bad_input_is_a_typed_error(void **state)
     assert_int_equal(end_world(&r.w), 0);
 }
 
-static void *sample_in_vain(void *arg)
+/* ---- several samplers, each a thread ------------------------------------------------------------------ */
+
+static void open_threaded(struct ring_world *r, const weir_ring_options *o)
 {
-    struct ring_world *r = arg;
-    const size_t index = 0;
-    return (void *)(intptr_t)weir_ring_sample(r->ring, 0, &index, 1, -1, NULL);
+    struct wr_sim_options sim = world_options();
+    sim.wall_clock = true;
+    open_ring_on(r, &sim, 4, o);
 }
 
-static void test_close_wakes_a_sampler_that_waits_for_rows(void **state)
+struct sampler {
+    struct ring_world *r;
+    size_t n; /* rows */
+    int64_t timeout_ns;
+    uint64_t ticket;
+    pthread_t thread;
+};
+
+static void *sample_one(void *arg)
+{
+    struct sampler *s = arg;
+    const size_t index[BATCH] = {0};
+    return (void *)(intptr_t)weir_ring_sample(s->r->ring, 0, index, s->n, s->timeout_ns, &s->ticket);
+}
+
+/* Returns when it waits, or has waited, for the ratio. */
+static void start_sampler(struct ring_world *r, struct sampler *s, size_t n, int64_t timeout_ns)
+{
+    uint64_t before = ring_stats(r).ratio_waits;
+    *s = (struct sampler){.r = r, .n = n, .timeout_ns = timeout_ns};
+    assert_int_equal(pthread_create(&s->thread, NULL, sample_one, s), 0);
+    while (ring_stats(r).ratio_waits == before)
+        sched_yield();
+}
+
+static weir_status join_sampler(struct sampler *s)
+{
+    void *result;
+    assert_int_equal(pthread_join(s->thread, &result), 0);
+    return (weir_status)(intptr_t)result;
+}
+
+static void test_close_wakes_all_samplers_that_wait_for_rows(void **state)
 {
     (void)state;
     struct ring_world r;
-    struct wr_sim_options sim = world_options();
-    weir_queue_options q = queue_options(BATCH * ROW_BYTES, 2);
+    struct sampler s[3];
     weir_ring_options o = ring_options();
-    pthread_t thread;
-    void *result;
-    sim.wall_clock = true;
-    q.direction = WEIR_ON_DEVICE;
-    open_world(&r.w, &sim, 0, &q);
-    OK(weir_ring_open(r.w.pool, r.w.queue, &o, &r.ring));
-    assert_int_equal(pthread_create(&thread, NULL, sample_in_vain, &r), 0);
-    while (ring_stats(&r).ratio_waits == 0)
-        sched_yield();
+    open_threaded(&r, &o);
+    for (unsigned i = 0; i < 3; i++)
+        start_sampler(&r, &s[i], 1, -1);
     OK(weir_ring_close(r.ring));
-    assert_int_equal(pthread_join(thread, &result), 0);
-    assert_int_equal((intptr_t)result, WEIR_CLOSED);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(join_sampler(&s[i]), WEIR_CLOSED);
+    OK(weir_host_free(r.w.pool, r.host, NULL));
     close_world(&r.w);
+}
+
+/* One asks for many rows, those behind it for few: each row written would be enough for one of them. */
+static void test_samplers_that_wait_for_the_ratio_are_served_in_the_order_of_their_calls(void **state)
+{
+    (void)state;
+    struct ring_world r;
+    struct sampler s[3];
+    const size_t index = 0;
+    weir_ring_options o = ring_options();
+    o.samples_per_insert = 1;
+    open_threaded(&r, &o);
+    start_sampler(&r, &s[0], WRITES, -1);
+    OK(write_rows(&r, WRITES / 2));
+    assert_int_equal(weir_ring_sample(r.ring, 0, &index, 1, 0, NULL), WEIR_WOULD_BLOCK);
+    start_sampler(&r, &s[1], 1, -1);
+    start_sampler(&r, &s[2], 1, -1);
+    assert_int_equal(ring_stats(&r).samples, 0);
+    assert_int_equal(ring_stats(&r).samplers_waiting, 3);
+    OK(write_rows(&r, WRITES / 2));
+    OK(join_sampler(&s[0]));
+    assert_int_equal(ring_stats(&r).samplers_waiting, 2);
+    OK(write_rows(&r, 1));
+    OK(join_sampler(&s[1]));
+    OK(write_rows(&r, 1));
+    OK(join_sampler(&s[2]));
+    assert_true(s[0].ticket < s[1].ticket && s[1].ticket < s[2].ticket);
+    assert_int_equal(ring_stats(&r).samples, WRITES + 2);
+    OK(weir_queue_clear(r.w.queue));
+    end_clean(&r);
+}
+
+/* The row that is there is enough for the second, once the first has given up. */
+static void test_a_sampler_that_gives_up_holds_nobody_back(void **state)
+{
+    (void)state;
+    struct ring_world r;
+    struct sampler large;
+    const size_t index = 0;
+    weir_ring_options o = ring_options();
+    o.samples_per_insert = 1;
+    open_threaded(&r, &o);
+    OK(write_rows(&r, 1));
+    start_sampler(&r, &large, WRITES, 200 * MS);
+    OK(weir_ring_sample(r.ring, 0, &index, 1, -1, NULL));
+    assert_int_equal(join_sampler(&large), WEIR_TIMEOUT);
+    OK(weir_queue_clear(r.w.queue));
+    end_clean(&r);
 }
 
 /* ---- failures ---------------------------------------------------------------------------------------- */
@@ -209,7 +285,9 @@ int main(void)
         cmocka_unit_test(test_a_writer_does_not_wait_for_a_gather_that_is_held_up),
         cmocka_unit_test(test_the_ratio_holds_samplers_back_until_rows_are_written),
         cmocka_unit_test(test_bad_input_is_a_typed_error),
-        cmocka_unit_test(test_close_wakes_a_sampler_that_waits_for_rows),
+        cmocka_unit_test(test_close_wakes_all_samplers_that_wait_for_rows),
+        cmocka_unit_test(test_samplers_that_wait_for_the_ratio_are_served_in_the_order_of_their_calls),
+        cmocka_unit_test(test_a_sampler_that_gives_up_holds_nobody_back),
         cmocka_unit_test(test_any_failing_call_leaves_the_ring_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
