@@ -117,7 +117,7 @@ static weir_status end_batch(struct batch *b, struct wr_copy_tally *t)
 {
     struct wr_copier *c = b->copier;
     bool many = b->n_moves >= GATHER_LEAST;
-    bool gathers = many && c->device->reads_host && !b->unmapped;
+    bool gathers = many && c->device->reads_host && !c->no_kernels && !b->unmapped;
     struct wr_mover mover = {.pool = c->pool,
         .device = c->device,
         .stream = c->stream,

@@ -29,6 +29,7 @@ struct wr_copier { /* constant from open to close */
     weir_stream stream;
     struct wr_fence *fence;
     struct wr_timeline *timeline; /* NULL: none */
+    bool no_kernels;              /* copy engines alone */
 };
 
 /* The pool is held by the caller. */

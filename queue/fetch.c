@@ -91,7 +91,7 @@ static weir_status queue_in_place(struct wr_copier *c, const struct wr_origin *o
     struct wr_mover mover = mover_on(c);
     struct wr_move moves[BATCH_MOVES];
     weir_status s = WEIR_OK;
-    if (!o->peer && c->device->reads_host) mover.ways = &wr_ways_guess;
+    if (!o->peer && c->device->reads_host && !c->no_kernels) mover.ways = &wr_ways_guess;
     for (size_t i = 0; i < g->n_spans && s == WEIR_OK;) {
         struct wr_move_tally moved = {0};
         size_t n = 0;

@@ -205,6 +205,8 @@ static weir_status check_options(const weir_queue_options *o)
     if ((o->device_bytes && o->device_bytes < o->item_bytes) ||
         (o->pinned_bytes && o->pinned_bytes < o->item_bytes))
         return wr_fail(WEIR_INVALID_ARGUMENT, "a limit below one item of %zu bytes", o->item_bytes);
+    if (o->flags & ~(unsigned)WEIR_QUEUE_NO_KERNELS)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "unknown flags %#x", o->flags);
     return check_kinds(o, (unsigned)items);
 }
 
@@ -269,6 +271,7 @@ static weir_status attach(weir_queue *q, weir_pool *pool, const weir_queue_optio
     s = wr_fetch_open(&q->origin, o->direction, pool, o->source);
     if (s == WEIR_OK) {
         s = wr_copy_open(&q->copier, pool);
+        q->copier.no_kernels = o->flags & WEIR_QUEUE_NO_KERNELS;
         if (s == WEIR_OK) {
             s = wr_timeline_open(q->device, q->copier.stream, o->timeline, &q->copier.timeline);
             if (s != WEIR_OK) wr_copy_close(&q->copier);

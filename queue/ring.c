@@ -340,7 +340,9 @@ static weir_status open_memory(weir_ring *r)
 {
     weir_status s = wr_copy_open(&r->home, r->pool);
     if (s != WEIR_OK) return s;
-    s = weir_engine_open(r->pool, NULL, &r->engine);
+    const weir_engine_options engine = {
+        .struct_size = sizeof engine, .flags = r->batches->copier.no_kernels ? WEIR_ENGINE_NO_KERNELS : 0};
+    s = weir_engine_open(r->pool, &engine, &r->engine);
     if (s == WEIR_OK) {
         s = weir_alloc(r->pool, r->options.rows * r->options.row_bytes, r->home.stream, &r->memory);
         if (s != WEIR_OK) (void)weir_engine_close(r->engine);

@@ -77,6 +77,10 @@ typedef enum weir_consumers {
                                * reserve that finds no slot takes an unread item's */
 } weir_consumers;
 
+/* Copy engines alone: many small spans are copied one by one, and not by a kernel, which needs room between those that
+ * compute. So are those of a ring over the queue. */
+enum { WEIR_QUEUE_NO_KERNELS = 1 << 0 };
+
 typedef struct weir_queue_options {
     size_t struct_size;
     size_t item_bytes; /* the largest item; must be given */
@@ -99,6 +103,7 @@ typedef struct weir_queue_options {
      * NULL: the queue's own. */
     weir_direction direction;
     weir_pool *source;
+    unsigned flags; /* WEIR_QUEUE_NO_KERNELS */
 } weir_queue_options;
 
 /* Opens a queue that fills memory of `pool`, which must stay open. Slots and staging are allocated on first
@@ -330,8 +335,8 @@ typedef struct weir_queue_stats {
     uint64_t waits_idle, wait_idle_ns;
     /* Many small spans together. */
     uint64_t gathers, gathered_bytes; /* launches of the gather kernel, of `copies`, and their bytes */
-    uint64_t
-        gather_fallbacks; /* batches that a kernel might have moved, had it reached them: copied one by one */
+    /* Batches that a kernel might have moved, had it reached them or been allowed: copied one by one. */
+    uint64_t gather_fallbacks;
     /* Memory asked for since open. None once every slot has had its largest item and all its readers. */
     uint64_t slot_allocations; /* of the pool: device and pinned */
     uint64_t host_allocations; /* of the C library */

@@ -26,9 +26,8 @@ static inline weir_ring_options ring_options(void)
 }
 
 static inline void open_ring_on(
-    struct ring_world *r, const struct wr_sim_options *sim, unsigned batches, const weir_ring_options *o)
+    struct ring_world *r, const struct wr_sim_options *sim, weir_queue_options q, const weir_ring_options *o)
 {
-    weir_queue_options q = queue_options(BATCH * ROW_BYTES, batches);
     q.direction = WEIR_ON_DEVICE;
     *r = (struct ring_world){.random = 1};
     open_world(&r->w, sim, 0, &q);
@@ -39,7 +38,7 @@ static inline void open_ring_on(
 static inline void open_ring_with(struct ring_world *r, const weir_ring_options *o)
 {
     struct wr_sim_options sim = world_options();
-    open_ring_on(r, &sim, 2, o);
+    open_ring_on(r, &sim, queue_options(BATCH * ROW_BYTES, 2), o);
 }
 
 static inline void open_ring(struct ring_world *r)

@@ -117,27 +117,43 @@ static void test_the_newest_reaches_the_host_though_others_are_on_their_way(void
     end_clean(&f);
 }
 
+/* The launches that this took. */
+static uint64_t send_many_spans(enum flow_kind kind, unsigned flags)
+{
+    struct flow f;
+    weir_span spans[300];
+    weir_item item;
+    size_t n = 300, bytes = 200;
+    weir_queue_options q = queue_options(FLOW_BYTES, 2);
+    q.flags = flags;
+    open_flow(&f, kind, q);
+    OK(wr_kernels_fill(f.from, f.there, f.block, FLOW_BYTES, 3));
+    for (size_t i = 0; i < n; i++) /* from the block's end to its begin, some of them empty */
+        spans[i] = (weir_span){(const void *)(uintptr_t)(f.block + (n - 1 - i) * bytes), i % 10 ? bytes : 0};
+    weir_push_options o = send_options(&f, 3, -1);
+    uint64_t before = counts_of(&f.w).launches;
+    OK(weir_queue_push_after(f.w.queue, spans, n, &o, NULL));
+    uint64_t launches = counts_of(&f.w).launches - before;
+    OK(weir_queue_acquire(f.w.queue, f.w.stream[0], -1, &item));
+    assert_int_equal(item.bytes, 270 * bytes);
+    assert_int_equal(look_at(&f, &item), 0);
+    OK(weir_queue_release(f.w.queue, &item, NULL, 0));
+    end_clean(&f);
+    return launches;
+}
+
 static void test_many_spans_of_device_memory_are_one_item(void **state)
 {
     (void)state;
-    for (enum flow_kind kind = 0; kind < FLOW_KINDS; kind++) {
-        struct flow f;
-        weir_span spans[300];
-        weir_item item;
-        size_t n = 300, bytes = 200;
-        open_flow(&f, kind, queue_options(FLOW_BYTES, 2));
-        OK(wr_kernels_fill(f.from, f.there, f.block, FLOW_BYTES, 3));
-        for (size_t i = 0; i < n; i++) /* from the block's end to its begin, some of them empty */
-            spans[i] =
-                (weir_span){(const void *)(uintptr_t)(f.block + (n - 1 - i) * bytes), i % 10 ? bytes : 0};
-        weir_push_options o = send_options(&f, 3, -1);
-        OK(weir_queue_push_after(f.w.queue, spans, n, &o, NULL));
-        OK(weir_queue_acquire(f.w.queue, f.w.stream[0], -1, &item));
-        assert_int_equal(item.bytes, 270 * bytes);
-        assert_int_equal(look_at(&f, &item), 0);
-        OK(weir_queue_release(f.w.queue, &item, NULL, 0));
-        end_clean(&f);
-    }
+    for (enum flow_kind kind = 0; kind < FLOW_KINDS; kind++)
+        assert_int_equal(send_many_spans(kind, 0) > 0, kind == FLOW_TO_HOST || kind == FLOW_ON_DEVICE);
+}
+
+static void test_many_spans_of_device_memory_need_no_kernel(void **state)
+{
+    (void)state;
+    for (enum flow_kind kind = 0; kind < FLOW_KINDS; kind++)
+        assert_int_equal(send_many_spans(kind, WEIR_QUEUE_NO_KERNELS), 0);
 }
 
 static void test_bad_input_is_a_typed_error_and_takes_nothing(void **state)
@@ -302,6 +318,7 @@ int main(void)
         cmocka_unit_test(test_an_upload_may_begin_at_a_chosen_place_of_a_step),
         cmocka_unit_test(test_the_newest_reaches_the_host_though_others_are_on_their_way),
         cmocka_unit_test(test_many_spans_of_device_memory_are_one_item),
+        cmocka_unit_test(test_many_spans_of_device_memory_need_no_kernel),
         cmocka_unit_test(test_bad_input_is_a_typed_error_and_takes_nothing),
         cmocka_unit_test(test_options_that_would_do_nothing_are_refused),
         cmocka_unit_test(test_a_queue_destroyed_behind_a_busy_producer_frees_nothing_too_early),

@@ -129,6 +129,31 @@ static void test_gathers_are_counted_and_so_are_those_that_no_kernel_could_make(
     close_world(&w);
 }
 
+static void test_a_queue_without_kernels_launches_none(void **state)
+{
+    (void)state;
+    struct world w;
+    struct wr_sim_options o = world_options();
+    weir_queue_options q = queue_options(SPANS * SPAN, 2);
+    weir_queue *none;
+    q.flags = WEIR_QUEUE_NO_KERNELS;
+    open_world(&w, &o, 0, &q);
+    unsigned char *host = make_small_spans(&w);
+    uint64_t before = counts_of(&w).launches;
+    OK(weir_queue_push(w.queue, small_spans, SPANS, WEIR_PUSH_BORROW, -1, NULL));
+    OK(weir_queue_borrowed(w.queue, 0, -1));
+    assert_int_equal(counts_of(&w).launches, before);
+    weir_queue_stats s = stats_of(w.queue);
+    assert_int_equal(s.copies, SPANS);
+    assert_int_equal(s.gathers, 0);
+    assert_in_range(s.gather_fallbacks, 1, 8);
+    eat(&w, 3, 0);
+    q.flags = 1u << 31;
+    assert_int_equal(weir_queue_open(w.pool, &q, &none), WEIR_INVALID_ARGUMENT);
+    OK(weir_host_free(w.pool, host, WEIR_NO_STREAM));
+    close_world(&w);
+}
+
 /* ---- memory and rates -------------------------------------------------------------------------------- */
 
 static void test_memory_is_asked_for_until_the_queue_is_warm_and_not_after(void **state)
@@ -182,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_a_wait_for_ones_turn_is_told_apart_from_one_for_an_item),
         cmocka_unit_test(test_waits_for_lent_memory_and_for_the_end_are_counted),
         cmocka_unit_test(test_gathers_are_counted_and_so_are_those_that_no_kernel_could_make),
+        cmocka_unit_test(test_a_queue_without_kernels_launches_none),
         cmocka_unit_test(test_memory_is_asked_for_until_the_queue_is_warm_and_not_after),
         cmocka_unit_test(test_rates_are_of_the_time_since_open),
     };

@@ -36,6 +36,24 @@ static void test_batches_hold_the_rows_as_they_were_when_sampled(void **state)
     end_clean(&r);
 }
 
+static void test_a_ring_over_a_queue_without_kernels_launches_none(void **state)
+{
+    (void)state;
+    struct ring_world r;
+    struct batch b;
+    struct wr_sim_options sim = world_options();
+    weir_ring_options o = ring_options();
+    weir_queue_options q = queue_options(BATCH * ROW_BYTES, 2);
+    q.flags = WEIR_QUEUE_NO_KERNELS;
+    open_ring_on(&r, &sim, q, &o);
+    OK(write_rows(&r, ROWS));
+    OK(sample_rows(&r, &b, -1));
+    wr_sim_drain(r.w.sim);
+    assert_int_equal(counts_of(&r.w).launches, 0);
+    read_batch(&r, &b);
+    end_clean(&r);
+}
+
 static void test_a_writer_does_not_wait_for_a_gather_that_is_held_up(void **state)
 {
     (void)state;
@@ -137,7 +155,7 @@ static void open_threaded(struct ring_world *r, const weir_ring_options *o)
 {
     struct wr_sim_options sim = world_options();
     sim.wall_clock = true;
-    open_ring_on(r, &sim, 4, o);
+    open_ring_on(r, &sim, queue_options(BATCH * ROW_BYTES, 4), o);
 }
 
 struct sampler {
@@ -282,6 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_hold_the_rows_as_they_were_when_sampled),
+        cmocka_unit_test(test_a_ring_over_a_queue_without_kernels_launches_none),
         cmocka_unit_test(test_a_writer_does_not_wait_for_a_gather_that_is_held_up),
         cmocka_unit_test(test_the_ratio_holds_samplers_back_until_rows_are_written),
         cmocka_unit_test(test_bad_input_is_a_typed_error),

@@ -68,6 +68,7 @@ class QueueOptions(_Sized):
         ("timeline", c_char_p),
         ("direction", c_int),
         ("source", c_void_p),
+        ("flags", c_uint),
     ]
 
 
