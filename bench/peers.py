@@ -189,11 +189,8 @@ def bring_torch_memory(traces):
 
 
 def run_replay(arguments, scratch):
-    status = subprocess.run([BUILD / "replay", *arguments, "--results", scratch]).returncode
-    if status:
-        sys.exit(status)
+    figures = {row["figure"] for row in run_bench("replay", arguments, scratch)}
     folder = pathlib.Path(option(arguments, "--traces") or os.environ["WEIR_TRACES"])
-    figures = {row["figure"] for row in read_rows(scratch)}
     traces = [path for path in sorted(folder.iterdir()) if f"memory.min_limit:{path.name.split('.csv')[0]}" in figures]
     return find("PyTorch's memory", lambda: bring_torch_memory(traces))
 
@@ -209,6 +206,14 @@ def read_rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def run_bench(name, arguments, scratch):
+    """Its rows. Ends with it where it fails."""
+    status = subprocess.run([BUILD / name, *arguments, "--results", scratch]).returncode
+    if status:
+        sys.exit(status)
+    return read_rows(scratch)
+
+
 def merge(rows, more):
     """The bench's rows, and ours as of the same run."""
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -219,10 +224,10 @@ def merge(rows, more):
     return rows
 
 
-def main():
-    run = {"alloc": run_alloc, "replay": run_replay}.get(sys.argv[1] if len(sys.argv) > 1 else None)
+def main(runs, about):
+    run = runs.get(sys.argv[1] if len(sys.argv) > 1 else None)
     if run is None:
-        sys.exit(__doc__)
+        sys.exit(about)
     arguments = sys.argv[2:]
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder) / "results.jsonl"
@@ -234,4 +239,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main({"alloc": run_alloc, "replay": run_replay}, __doc__)

@@ -28,7 +28,9 @@ if [ "${1:-}" = --all ]; then
     for bench in "${benches[@]}"; do
         printf '\n## %s\n\n' "$bench"
         case $bench in
-            alloc | replay) run=(python3 bench/peers.py "$bench") ;; # with the peers that Python packages bring
+            # with the peers that Python packages bring
+            alloc | replay) run=(python3 bench/peers.py "$bench") ;;
+            queue | transfer) run=(python3 bench/queue_peers.py "$bench") ;;
             *) run=("build/release/bench/$bench") ;;
         esac
         "${run[@]}" --results "bench/results/$bench.jsonl" "$@"
