@@ -24,6 +24,7 @@ run() {
 }
 
 run "time between events" 0 "$build/tests/conformance_work" cuda
+run "pushes and commits behind kernels" 0 "$build/tests/gpu_queue"
 run "random traffic with checksums" 0 "$build/tests/gpu_traffic" "${WEIR_TRAFFIC_SECONDS:-15}" cuda
 run "a clean machine: nothing is named" 0 "$build/bench/diagnose" --device cuda
 run "pageable memory is named" 1 "$build/bench/diagnose" --device cuda --pageable 1
