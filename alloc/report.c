@@ -24,7 +24,14 @@ struct measure {
     const struct wr_need *need;
     struct wr_shortage *sum;
     uint64_t best_ticks;
+    uint64_t own_units;   /* free and pending, in pages that the need's heap cuts such blocks from */
+    uint64_t own_waiting; /* of those, pending */
 };
+
+static bool is_own(const struct measure *m, const struct wr_heap *h, enum wr_kind kind)
+{
+    return h == m->need->heap && kind == wr_size_kind(m->need->units);
+}
 
 static void add_holder(struct wr_shortage *sum, struct wr_holder by)
 {
@@ -60,14 +67,16 @@ static bool holds_pages(const struct wr_node *n, uint32_t pages)
 }
 
 /* LOCK: h->lock. Free pieces: the heap's own stream may use them at once, others when it has passed. */
-static void measure_free(struct measure *m, struct wr_heap *h, const struct wr_range *r)
+static void measure_free(struct measure *m, struct wr_heap *h, enum wr_kind kind)
 {
+    const struct wr_range *r = &h->range[kind];
     struct wr_holder by = {.id = h->id, .fence = h->gate};
     if (atomic_load(&by.fence->captured)) {
         m->sum->graph_units += r->free_units;
         return;
     }
     m->sum->free_units += r->free_units;
+    if (is_own(m, h, kind)) m->own_units += r->free_units;
     for (uint32_t id = wr_range_next_free(r, 0, 1); id != 0; id = wr_range_next_free(r, id, 1)) {
         const struct wr_node *n = &r->nodes[id];
         /* Whole pages that passed after the rungs had looked: the next call gets them. */
@@ -93,10 +102,10 @@ static void measure_pending(
         const struct wr_node *n = &h->range[kind].nodes[id];
         by.units += n->units;
         if (captured) continue;
-        bool own = h == m->need->heap, same = own && kind == wr_size_kind(m->need->units);
         /* A stream that waits for a declared user is not ordered after the block's home yet. */
-        if (m->need->by_stream && !own) continue;
-        if (holds_pages(n, m->need->pages) || (same && n->units >= m->need->units && m->need->align == 1))
+        if (m->need->by_stream && h != m->need->heap) continue;
+        if (holds_pages(n, m->need->pages) ||
+            (is_own(m, h, kind) && n->units >= m->need->units && m->need->align == 1))
             offer(m, (struct wr_holder){.id = by.id,
                          .fence = by.fence,
                          .stamp = h->uses[n->owner_data].stamp,
@@ -107,6 +116,10 @@ static void measure_pending(
         return;
     }
     m->sum->free_units += by.units;
+    if (is_own(m, h, kind)) {
+        m->own_units += by.units;
+        m->own_waiting += by.units;
+    }
     add_holder(m->sum, by);
 }
 
@@ -115,7 +128,7 @@ static void measure_heap(struct measure *m, struct wr_heap *h)
 {
     wr_stream_flush(h); /* what was freed since the rungs looked counts as well */
     for (enum wr_kind kind = 0; kind < WR_KINDS; kind++) {
-        measure_free(m, h, &h->range[kind]);
+        measure_free(m, h, kind);
         if (h == m->need->heap)
             m->sum->largest_units = wr_max(m->sum->largest_units, wr_range_largest_free(&h->range[kind]));
         for (uint32_t i = 0; i < h->n_pending; i++)
@@ -129,6 +142,15 @@ static void choose_joint(struct wr_shortage *sum)
     sum->best = sum->holders[0];
     for (uint32_t i = 1; i < sum->n_holders; i++)
         if (sum->holders[i].units > sum->best.units) sum->best = sum->holders[i];
+}
+
+/* Whole pages can become anybody's. What is less can only join in the pages of the need's own heap. */
+static bool would_do(const struct measure *m, uint64_t room_pages)
+{
+    uint64_t page_units = m->sum->free_units + (room_pages << WR_UNITS_PER_PAGE_LOG2);
+    if (m->sum->waiting_units > 0 && page_units >= (uint64_t)m->need->pages << WR_UNITS_PER_PAGE_LOG2)
+        return true;
+    return m->own_waiting > 0 && m->own_units >= m->need->units;
 }
 
 void wr_report_measure(const struct wr_need *need, struct wr_shortage *out)
@@ -146,8 +168,7 @@ void wr_report_measure(const struct wr_need *need, struct wr_shortage *out)
     }
     choose_joint(out);
     uint64_t room = need->device_full ? 0 : wr_pages_room(&p->pages);
-    uint64_t units = out->free_units + ((room + wr_pages_idle(&p->pages)) << WR_UNITS_PER_PAGE_LOG2);
-    out->would_do = out->waiting_units > 0 && units >= (uint64_t)need->pages << WR_UNITS_PER_PAGE_LOG2;
+    out->would_do = would_do(&m, room + wr_pages_idle(&p->pages));
     uint64_t largest_pages = wr_max(room, wr_pages_largest_idle(&p->pages));
     out->largest_units = wr_max(out->largest_units, largest_pages << WR_UNITS_PER_PAGE_LOG2);
 }
