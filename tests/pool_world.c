@@ -60,6 +60,22 @@ void wr_world_close(struct wr_world *w)
     assert_int_equal(wr_sim_close(w->sim), 0);
 }
 
+struct wr_world world;
+
+int wr_world_open_one(void **state)
+{
+    (void)state;
+    wr_world_open(&world, &(struct wr_world_options){0});
+    return 0;
+}
+
+int wr_world_close_one(void **state)
+{
+    (void)state;
+    wr_world_close(&world);
+    return 0;
+}
+
 weir_stream wr_world_stream(struct wr_world *w)
 {
     assert_true(w->n_streams < WR_WORLD_STREAMS);

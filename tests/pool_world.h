@@ -42,6 +42,12 @@ void wr_world_open(struct wr_world *w, const struct wr_world_options *o);
 /* Opens the gates, lets all work end, closes everything. All blocks must have been freed. */
 void wr_world_close(struct wr_world *w);
 
+/* The one world of a program whose tests have one each; WR_IN_WORLD: of no special options. */
+extern struct wr_world world;
+int wr_world_open_one(void **state);
+int wr_world_close_one(void **state);
+#define WR_IN_WORLD(test) cmocka_unit_test_setup_teardown(test, wr_world_open_one, wr_world_close_one)
+
 void wr_world_check(struct wr_world *w);                       /* the pool is sound, and the oracle silent */
 void wr_world_close_pool(struct wr_world *w, weir_pool *pool); /* its blocks freed, no gate closed */
 

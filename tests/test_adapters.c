@@ -14,8 +14,6 @@
 
 #define MS ((uint64_t)1000000)
 
-static struct wr_world world;
-
 static int set_up(void **state)
 {
     (void)state;

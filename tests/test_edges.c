@@ -22,8 +22,6 @@ static const uint64_t exit_limit_ns = 20 * WR_NS_PER_SEC; /* leak checkers take 
 static const uint64_t exit_limit_ns = WR_NS_PER_SEC;
 #endif
 
-static struct wr_world world;
-
 static void nap(unsigned ms)
 {
     usleep(ms * 1000);

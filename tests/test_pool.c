@@ -6,19 +6,10 @@
 #include "harness.h"
 #include "pool_world.h"
 
-static struct wr_world world;
-
 static int set_up(void **state)
 {
     (void)state;
     wr_world_open(&world, &(struct wr_world_options){.limit_bytes = 512 * WR_MIB, .reuse_handles = true});
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    wr_world_close(&world);
     return 0;
 }
 
@@ -468,7 +459,7 @@ static void test_a_block_freed_on_its_capturing_home_waits_for_the_capture_to_en
     wr_world_free(&world, y, b);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, wr_world_close_one)
 
 int main(void)
 {

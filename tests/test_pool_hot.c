@@ -5,8 +5,6 @@
 #include "harness.h"
 #include "pool_world.h"
 
-static struct wr_world world;
-
 /* ---- questions to the driver ------------------------------------------------------------------------- */
 
 static const struct wr_device_ops *real_ops;

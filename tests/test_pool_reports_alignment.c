@@ -4,19 +4,10 @@
  */
 #include "pool_world.h"
 
-static struct wr_world world;
-
 static int set_up(void **state)
 {
     (void)state;
     wr_world_open(&world, &(struct wr_world_options){.limit_bytes = 64 * WR_MIB, .grow_bytes = 2 * WR_MIB});
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    wr_world_close(&world);
     return 0;
 }
 
@@ -152,7 +143,7 @@ static void test_options_of_an_alloc_are_checked(void **state)
     wr_world_free(&world, x, s);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, wr_world_close_one)
 
 int main(void)
 {

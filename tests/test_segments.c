@@ -9,22 +9,6 @@
 
 #define MS ((uint64_t)1000000)
 
-static struct wr_world world;
-
-static int open_world(void **state)
-{
-    (void)state;
-    wr_world_open(&world, &(struct wr_world_options){0});
-    return 0;
-}
-
-static int close_world(void **state)
-{
-    (void)state;
-    wr_world_close(&world);
-    return 0;
-}
-
 static uint64_t served(enum wr_rung rung)
 {
     return atomic_load(&world.pool->served[rung]);
@@ -692,22 +676,21 @@ static void test_threads_grow_move_trim_and_share_at_once(void **state)
 
 int main(void)
 {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, open_world, close_world)
     const struct CMUnitTest tests[] = {
-        TEST(test_passed_pages_that_lie_apart_serve_a_long_block_without_growth),
-        TEST(test_a_stream_stitches_its_own_passed_pages_too),
-        TEST(test_pages_that_have_not_passed_are_not_moved),
-        TEST(test_a_growth_takes_only_what_idle_segments_lack),
+        WR_IN_WORLD(test_passed_pages_that_lie_apart_serve_a_long_block_without_growth),
+        WR_IN_WORLD(test_a_stream_stitches_its_own_passed_pages_too),
+        WR_IN_WORLD(test_pages_that_have_not_passed_are_not_moved),
+        WR_IN_WORLD(test_a_growth_takes_only_what_idle_segments_lack),
         cmocka_unit_test(test_stitching_again_and_again_needs_no_more_addresses),
         cmocka_unit_test(test_a_few_own_pages_are_asked_for_when_the_limit_is_in_the_way),
-        TEST(test_little_free_memory_is_not_moved_as_long_as_the_pool_may_grow),
+        WR_IN_WORLD(test_little_free_memory_is_not_moved_as_long_as_the_pool_may_grow),
         cmocka_unit_test(test_a_growth_asks_only_for_what_the_end_of_the_heap_lacks),
         cmocka_unit_test(test_a_growth_begins_with_the_idle_pages_that_the_last_one_left),
         cmocka_unit_test(test_A21_a_growth_behind_idle_pages_that_fails_leaves_them_idle),
         cmocka_unit_test(test_a_hole_whose_pages_have_moved_away_is_filled_by_just_these),
         cmocka_unit_test(test_A21_a_move_that_fails_half_way_loses_nothing),
-        TEST(test_I05_exported_blocks_are_at_base_and_offset_at_odd_places_too),
-        TEST(test_only_bytes_of_a_live_block_are_exported),
+        WR_IN_WORLD(test_I05_exported_blocks_are_at_base_and_offset_at_odd_places_too),
+        WR_IN_WORLD(test_only_bytes_of_a_live_block_are_exported),
         cmocka_unit_test(test_a_full_device_is_served_by_what_another_pool_has_finished),
         cmocka_unit_test(test_a_pool_that_is_closing_is_finished_by_whom_it_serves),
         cmocka_unit_test(test_a_pool_at_its_limit_leaves_others_alone),
@@ -718,6 +701,5 @@ int main(void)
         cmocka_unit_test(test_A17_a_grant_that_fails_undoes_the_growth),
         cmocka_unit_test(test_a_peer_that_can_not_be_enabled_is_not_asked_again_by_a_growth),
     };
-#undef TEST
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,22 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct wr_world world;
-
-static int open_world(void **state)
-{
-    (void)state;
-    wr_world_open(&world, &(struct wr_world_options){0});
-    return 0;
-}
-
-static int close_world(void **state)
-{
-    (void)state;
-    wr_world_close(&world);
-    return 0;
-}
-
 /* ---- reading JSON ------------------------------------------------------------------------------------ */
 
 /* Past one value, NULL where it is none. What a snapshot uses: no escapes, no fractions. */
@@ -190,13 +174,12 @@ static void test_hits_and_misses_are_told_apart(void **state)
 
 int main(void)
 {
-#define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
     const struct CMUnitTest tests[] = {
-        IN_WORLD(test_a_snapshot_has_every_byte_in_one_place),
-        IN_WORLD(test_a_snapshot_names_the_stream_that_a_block_waits_for),
-        IN_WORLD(test_a_snapshot_of_a_pool_never_used_is_sound),
-        IN_WORLD(test_a_snapshot_of_nothing_is_refused),
-        IN_WORLD(test_hits_and_misses_are_told_apart),
+        WR_IN_WORLD(test_a_snapshot_has_every_byte_in_one_place),
+        WR_IN_WORLD(test_a_snapshot_names_the_stream_that_a_block_waits_for),
+        WR_IN_WORLD(test_a_snapshot_of_a_pool_never_used_is_sound),
+        WR_IN_WORLD(test_a_snapshot_of_nothing_is_refused),
+        WR_IN_WORLD(test_hits_and_misses_are_told_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

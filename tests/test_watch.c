@@ -10,7 +10,6 @@
 
 enum { BYTES = 1 << 20 };
 
-static struct wr_world world;
 static weir_stream a, b;
 
 static int set_up(void **state)
