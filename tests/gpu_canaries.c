@@ -8,30 +8,13 @@
  * that is not its block's tag is a mismatch, and there must be none. Exits 77 where there is no GPU;
  * "sim" as kind runs the same on a simulated one.
  */
-#include "harness.h"
+#include "board.h"
 #include "kernels.h"
-#include "pool.h"
 
 enum { THREADS = 6, OWN_STREAMS = 3, OWN_BLOCKS = 48, PLACES = 24, SPIN_MOST_NS = 200000 };
 
 #define LIMIT      ((size_t)768 << 20)
 #define COPY_BYTES ((size_t)64 << 10)
-#define OK(call)   ok((call), #call)
-
-struct block {
-    weir_dptr address;
-    size_t bytes; /* a multiple of 4 */
-    uint32_t tag;
-    unsigned last; /* the own stream that all its uses lie before */
-    int home;      /* the own stream where it was allocated; -1: another thread's, or gone */
-};
-
-/* A block on its way from one thread to another; the event is the place's own. */
-struct place {
-    bool taken;
-    struct block block;
-    wr_event event;
-};
 
 struct counts {
     uint64_t served, refused, verified_bytes, taken, copies, trims, ended, mismatches;
@@ -40,25 +23,16 @@ struct counts {
 struct worker {
     pthread_t thread;
     uint64_t random;
-    weir_stream streams[OWN_STREAMS], quiet; /* quiet: where the counters live, never ended */
-    weir_dptr counters;                      /* of wrong words, one for each stream */
-    wr_event event;
-    struct block blocks[OWN_BLOCKS];
-    unsigned n_blocks;
+    struct hands hands;
+    weir_stream quiet;  /* where the counters live, never ended */
+    weir_dptr counters; /* of wrong words, one for each stream */
     struct counts counts;
 };
 
 static struct wr_device *device;
 static weir_pool *pool;
 static uint64_t end_ns;
-static _Atomic uint32_t last_tag;
-static pthread_mutex_t board = PTHREAD_MUTEX_INITIALIZER; /* guards the places */
-static struct place places[PLACES];
-
-static void ok(weir_status s, const char *call)
-{
-    if (s != WEIR_OK) fail_msg("%s: %s: %s", call, weir_status_name(s), weir_error_text());
-}
+static struct board board;
 
 static uint64_t draw(struct worker *t, uint64_t below)
 {
@@ -67,46 +41,34 @@ static uint64_t draw(struct worker *t, uint64_t below)
 
 static struct block *draw_block(struct worker *t) /* NULL: there is none */
 {
-    return t->n_blocks > 0 ? &t->blocks[draw(t, t->n_blocks)] : NULL;
-}
-
-static void drop_block(struct worker *t, struct block *b)
-{
-    *b = t->blocks[--t->n_blocks];
+    return t->hands.n_blocks > 0 ? &t->hands.blocks[draw(t, t->hands.n_blocks)] : NULL;
 }
 
 /* ---- what streams do --------------------------------------------------------------------------------- */
 
-static void join(struct worker *t, unsigned before, unsigned after)
-{
-    if (before == after) return;
-    OK(device->ops->event_record(device, t->event, t->streams[before]));
-    OK(device->ops->stream_wait(device, t->streams[after], t->event));
-}
-
 static void dawdle(struct worker *t, unsigned s)
 {
-    if (draw(t, 4) == 0) OK(wr_kernels_spin(device, t->streams[s], draw(t, SPIN_MOST_NS)));
+    if (draw(t, 4) == 0) OK(wr_kernels_spin(device, t->hands.streams[s], draw(t, SPIN_MOST_NS)));
 }
 
 static void write_tag(struct worker *t, struct block *b)
 {
-    b->tag = atomic_fetch_add(&last_tag, 1) + 1;
-    OK(wr_kernels_fill(device, t->streams[b->last], b->address, b->bytes, b->tag));
+    b->tag = board_new_tag(&board);
+    OK(wr_kernels_fill(device, t->hands.streams[b->last], b->address, b->bytes, b->tag));
     dawdle(t, b->last);
 }
 
 static void verify_tag(struct worker *t, const struct block *b)
 {
     dawdle(t, b->last);
-    OK(wr_kernels_verify(
-        device, t->streams[b->last], b->address, b->bytes, b->tag, t->counters + b->last * sizeof(uint64_t)));
+    OK(wr_kernels_verify(device, t->hands.streams[b->last], b->address, b->bytes, b->tag,
+        t->counters + b->last * sizeof(uint64_t)));
     t->counts.verified_bytes += b->bytes;
 }
 
 static void declare(struct worker *t, const struct block *b)
 {
-    if (b->home != (int)b->last) OK(weir_touch(pool, b->address, t->streams[b->last], 0));
+    if (b->home != (int)b->last) OK(weir_touch(pool, b->address, t->hands.streams[b->last], 0));
 }
 
 /* ---- operations -------------------------------------------------------------------------------------- */
@@ -123,17 +85,17 @@ static size_t draw_bytes(struct worker *t)
 
 static void run_alloc(struct worker *t)
 {
-    if (t->n_blocks == OWN_BLOCKS) return;
+    if (t->hands.n_blocks == OWN_BLOCKS) return;
     unsigned s = (unsigned)draw(t, OWN_STREAMS);
     struct block b = {.bytes = draw_bytes(t), .last = s, .home = (int)s};
-    weir_status st = weir_alloc(pool, b.bytes, t->streams[s], &b.address);
+    weir_status st = weir_alloc(pool, b.bytes, t->hands.streams[s], &b.address);
     bool refused = st == WEIR_NOT_YET || st == WEIR_OUT_OF_MEMORY;
     t->counts.served += st == WEIR_OK;
     t->counts.refused += refused;
     if (refused) return;
     ok(st, "weir_alloc");
     write_tag(t, &b);
-    t->blocks[t->n_blocks++] = b;
+    t->hands.blocks[t->hands.n_blocks++] = b;
 }
 
 static void run_use(struct worker *t)
@@ -141,7 +103,7 @@ static void run_use(struct worker *t)
     struct block *b = draw_block(t);
     if (b == NULL) return;
     unsigned s = (unsigned)draw(t, OWN_STREAMS);
-    join(t, b->last, s);
+    hands_join(&t->hands, b->last, s);
     b->last = s;
     verify_tag(t, b);
     if (draw(t, 2) == 0) write_tag(t, b);
@@ -154,8 +116,8 @@ static void run_free(struct worker *t)
     struct block *b = draw_block(t);
     if (b == NULL) return;
     verify_tag(t, b);
-    OK(weir_free(pool, b->address, t->streams[b->last]));
-    drop_block(t, b);
+    OK(weir_free(pool, b->address, t->hands.streams[b->last]));
+    hands_drop(&t->hands, b);
 }
 
 /* Pinned memory is freed behind its copy; who gets it next writes it at once. */
@@ -165,48 +127,35 @@ static void run_copy(struct worker *t)
     if (b == NULL || b->bytes > COPY_BYTES) return;
     uint32_t *host;
     OK(weir_host_alloc(pool, b->bytes, (void **)&host));
-    b->tag = atomic_fetch_add(&last_tag, 1) + 1;
+    b->tag = board_new_tag(&board);
     for (size_t i = 0; i < b->bytes / sizeof *host; i++)
         host[i] = b->tag;
-    weir_stream s = t->streams[b->last];
+    weir_stream s = t->hands.streams[b->last];
     OK(device->ops->copy(device, WR_COPY_H2D, b->address, (uintptr_t)host, b->bytes, s));
     OK(weir_host_free(pool, host, s));
     declare(t, b);
     t->counts.copies++;
 }
 
+static struct place *draw_place(struct worker *t)
+{
+    return &board.places[draw(t, board.n_places)];
+}
+
 static void run_give(struct worker *t)
 {
     struct block *b = draw_block(t);
-    if (b == NULL) return;
-    pthread_mutex_lock(&board);
-    struct place *p = &places[draw(t, PLACES)];
-    if (!p->taken) {
-        OK(device->ops->event_record(device, p->event, t->streams[b->last]));
-        p->taken = true;
-        p->block = *b;
-        drop_block(t, b);
-    }
-    pthread_mutex_unlock(&board);
+    if (b != NULL) hands_give(&t->hands, b, draw_place(t));
 }
 
 static void run_take(struct worker *t)
 {
-    if (t->n_blocks == OWN_BLOCKS) return;
+    if (t->hands.n_blocks == OWN_BLOCKS) return;
     unsigned s = (unsigned)draw(t, OWN_STREAMS);
-    pthread_mutex_lock(&board);
-    struct place *p = &places[draw(t, PLACES)];
-    bool taken = p->taken;
-    struct block b = p->block;
-    if (taken) OK(device->ops->stream_wait(device, t->streams[s], p->event));
-    p->taken = false;
-    pthread_mutex_unlock(&board);
-    if (!taken) return;
-    b.last = s;
-    b.home = -1;
-    verify_tag(t, &b);
-    declare(t, &b);
-    t->blocks[t->n_blocks++] = b;
+    struct block *b = hands_take(&t->hands, s, draw_place(t));
+    if (b == NULL) return;
+    verify_tag(t, b);
+    declare(t, b);
     t->counts.taken++;
 }
 
@@ -216,20 +165,10 @@ static void run_trim(struct worker *t)
     t->counts.trims++;
 }
 
-/* The next of the own streams stands for the dead one; nobody waits for it to end. */
 static void run_end_stream(struct worker *t)
 {
-    unsigned gone = (unsigned)draw(t, OWN_STREAMS), heir = (gone + 1) % OWN_STREAMS;
-    join(t, gone, heir);
-    for (unsigned i = 0; i < t->n_blocks; i++) {
-        struct block *b = &t->blocks[i];
-        if (b->home == (int)gone) b->home = -1;
-        if (b->last == gone) b->last = heir;
-    }
-    OK(weir_stream_retire(pool, t->streams[gone]));
-    OK(device->ops->stream_destroy(device, t->streams[gone]));
-    OK(device->ops->stream_create(device, &t->streams[gone]));
-    join(t, heir, gone); /* both use the counter of that place */
+    unsigned gone = (unsigned)draw(t, OWN_STREAMS), heir = hands_end_stream(&t->hands, gone);
+    hands_join(&t->hands, heir, gone); /* both use the counter of that place */
     t->counts.ended++;
 }
 
@@ -260,10 +199,8 @@ static void *work(void *arg)
 static void open_worker(struct worker *t, uint64_t seed)
 {
     *t = (struct worker){.random = seed * UINT64_C(0x9e3779b97f4a7c15)};
-    for (int i = 0; i < OWN_STREAMS; i++)
-        OK(device->ops->stream_create(device, &t->streams[i]));
+    hands_open(&t->hands, &board, OWN_STREAMS);
     OK(device->ops->stream_create(device, &t->quiet));
-    OK(device->ops->event_create(device, &t->event));
     OK(weir_alloc(pool, sizeof(uint64_t) * OWN_STREAMS, t->quiet, &t->counters));
     OK(device->ops->fill(device, t->counters, 0, sizeof(uint64_t) * OWN_STREAMS, t->quiet));
     OK(device->ops->stream_sync(device, t->quiet));
@@ -280,15 +217,15 @@ static void end_stream(weir_stream s)
 static void close_worker(struct worker *t, struct counts *sum)
 {
     uint64_t wrong[OWN_STREAMS];
-    while (t->n_blocks > 0)
+    while (t->hands.n_blocks > 0)
         run_free(t);
     for (int i = 0; i < OWN_STREAMS; i++)
-        end_stream(t->streams[i]);
+        end_stream(t->hands.streams[i]);
     OK(device->ops->copy(device, WR_COPY_D2H, (uintptr_t)wrong, t->counters, sizeof wrong, t->quiet));
     OK(device->ops->stream_sync(device, t->quiet));
     OK(weir_free(pool, t->counters, t->quiet));
     end_stream(t->quiet);
-    OK(device->ops->event_destroy(device, t->event));
+    OK(device->ops->event_destroy(device, t->hands.event));
     for (int i = 0; i < OWN_STREAMS; i++)
         sum->mismatches += wrong[i];
     sum->served += t->counts.served;
@@ -298,18 +235,6 @@ static void close_worker(struct worker *t, struct counts *sum)
     sum->copies += t->counts.copies;
     sum->trims += t->counts.trims;
     sum->ended += t->counts.ended;
-}
-
-static void clear_board(struct worker *t)
-{
-    for (struct place *p = places; p < places + PLACES; p++) {
-        if (p->taken) {
-            OK(device->ops->stream_wait(device, t->streams[0], p->event));
-            OK(weir_free(pool, p->block.address, t->streams[0]));
-        }
-        OK(device->ops->event_destroy(device, p->event));
-        *p = (struct place){0};
-    }
 }
 
 static void print_counts(const struct counts *c)
@@ -350,8 +275,7 @@ static void test_canaries_of_many_threads_find_no_wrong_word(void **state)
     struct counts sum = {0};
     weir_pool_options o = {.struct_size = sizeof o, .device_kind = kind, .limit_bytes = LIMIT};
     OK(weir_pool_open(&o, &pool));
-    for (int i = 0; i < PLACES; i++)
-        OK(device->ops->event_create(device, &places[i].event));
+    board_open(&board, device, pool, PLACES);
     for (int i = 0; i < THREADS; i++)
         open_worker(&workers[i], (uint64_t)i + 1);
     end_ns = device->ops->now_ns(device) + seconds * WR_NS_PER_SEC;
@@ -359,7 +283,7 @@ static void test_canaries_of_many_threads_find_no_wrong_word(void **state)
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
     for (int i = 0; i < THREADS; i++)
         pthread_join(workers[i].thread, NULL);
-    clear_board(&workers[0]);
+    board_close(&board, workers[0].hands.streams[0]);
     for (int i = 0; i < THREADS; i++)
         close_worker(&workers[i], &sum);
     print_counts(&sum);
