@@ -72,6 +72,13 @@ extern wr_cuda_elapsed cuEventElapsedTime;
     X(cuEventRecord)                                                                                         \
     X(cuEventQuery)                                                                                          \
     X(cuEventElapsedTime)                                                                                    \
+    X(cuEventRecordWithFlags)                                                                                \
+    X(cuStreamBeginCapture)                                                                                  \
+    X(cuStreamEndCapture)                                                                                    \
+    X(cuGraphInstantiate)                                                                                    \
+    X(cuGraphDestroy)                                                                                        \
+    X(cuGraphLaunch)                                                                                         \
+    X(cuGraphExecDestroy)                                                                                    \
     X(cuMemcpyHtoDAsync)                                                                                     \
     X(cuMemcpyDtoHAsync)                                                                                     \
     X(cuMemcpyDtoDAsync)                                                                                     \

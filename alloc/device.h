@@ -23,6 +23,7 @@
 
 struct wr_device;
 typedef struct wr_event_opaque *wr_event;
+typedef struct wr_graph_opaque *wr_graph;
 typedef uint64_t wr_memory; /* physical memory: a CUmemGenericAllocationHandle */
 
 enum wr_copy_kind { WR_COPY_H2D, WR_COPY_D2H, WR_COPY_D2D, WR_COPY_PEER };
@@ -84,7 +85,7 @@ struct wr_freed {
     unsigned n_declared;
 };
 
-#define WR_DEVICE_OPS(X)                                                                                           \
+#define WR_DEVICE_PLAIN_OPS(X)                                                                                     \
     /* Virtual memory. `bytes` and addresses are multiples of device->granularity. */                              \
     X(va_reserve, (struct wr_device * d, size_t bytes, uint64_t * out))                                            \
     X(va_free, (struct wr_device * d, uint64_t va, size_t bytes))                                                  \
@@ -142,6 +143,21 @@ struct wr_freed {
     X(peer_access, (struct wr_device * d, struct wr_device * other, bool *out))                                    \
     X(fill, (struct wr_device * d, uint64_t dst, unsigned char byte, size_t n, weir_stream s))                     \
     X(launch, (struct wr_device * d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s))
+
+#define WR_DEVICE_GRAPH_OPS(X)                                                                                    \
+    /* Nodes, on a stream that captures. Each launch of the graph does, once, what event_record and stream_wait \
+     * would do if they were called at the moment of the launch. INVALID_ARGUMENT: the stream captures nothing. */ \
+    X(event_record_external, (struct wr_device * d, wr_event e, weir_stream s))                                   \
+    X(stream_wait_external, (struct wr_device * d, weir_stream s, wr_event e))                                    \
+    /* Graphs: for tests and benches, since the library captures nothing itself. Between begin and end the work \
+     * queued on `s` becomes the graph's. Launches of one graph run one after the other. */ \
+    X(graph_begin, (struct wr_device * d, weir_stream s))                                                         \
+    X(graph_end,                                                                                                  \
+        (struct wr_device * d, weir_stream s, wr_graph * out)) /* CAPTURING: the capture was broken */            \
+    X(graph_launch, (struct wr_device * d, wr_graph g, weir_stream s))                                            \
+    X(graph_destroy, (struct wr_device * d, wr_graph g)) /* what was launched still runs */
+
+#define WR_DEVICE_OPS(X) WR_DEVICE_PLAIN_OPS(X) WR_DEVICE_GRAPH_OPS(X)
 
 struct wr_device_ops {
 #define WR_DEVICE_OP_FIELD(name, args) weir_status(*name) args;

@@ -23,9 +23,7 @@
  * anew as another struct cuda_device; the old one keeps its retain of the primary context, which a reset has
  * ended.
  */
-#include "device.h"
-#include "cuda_driver.h"
-#include "edges.h"
+#include "device_cuda.h"
 
 #include <stdlib.h>
 
@@ -35,26 +33,9 @@ struct loaded_kernel {
     struct loaded_kernel *next;
 };
 
-struct cuda_device {
-    struct wr_device base;
-    CUdevice device;
-    CUcontext context;
-    CUmemAllocationProp memory; /* what mem_create asks for */
-    _Atomic(struct loaded_kernel *) kernels;
-};
-
 /* ---- the length of an op ----------------------------------------------------------------------------- */
 
-struct scope {
-    CUstreamCaptureMode mode; /* the caller's */
-};
-
-static struct cuda_device *cuda(struct wr_device *d)
-{
-    return WR_CONTAINER_OF(d, struct cuda_device, base);
-}
-
-static CUresult enter(struct wr_device *d, struct scope *scope)
+CUresult wr_cuda_enter(struct wr_device *d, struct wr_cuda_scope *scope)
 {
     wr_locks_assert_none();
     atomic_fetch_add_explicit(&d->calls, 1, memory_order_relaxed);
@@ -65,7 +46,7 @@ static CUresult enter(struct wr_device *d, struct scope *scope)
     return CUDA_SUCCESS;
 }
 
-static void leave(struct scope *scope)
+void wr_cuda_leave(struct wr_cuda_scope *scope)
 {
     CUcontext popped;
     wr_cuda.cuThreadExchangeStreamCaptureMode(&scope->mode);
@@ -76,42 +57,23 @@ static void leave(struct scope *scope)
  * too. */
 static bool is_lost_slow(struct wr_device *d)
 {
-    struct scope scope;
+    struct wr_cuda_scope scope;
     size_t free_bytes, total_bytes;
-    CUresult r = enter(d, &scope);
+    CUresult r = wr_cuda_enter(d, &scope);
     if (r == CUDA_SUCCESS) {
         r = wr_cuda.cuMemGetInfo(&free_bytes, &total_bytes);
-        leave(&scope);
+        wr_cuda_leave(&scope);
     }
     return wr_cuda_classify(r) == WEIR_CONTEXT_LOST;
 }
 
-static weir_status finish(struct wr_device *d, CUresult r, const char *call)
+weir_status wr_cuda_finish(struct wr_device *d, CUresult r, const char *call)
 {
     if (WR_LIKELY(r == CUDA_SUCCESS)) return WEIR_OK;
     weir_status s = wr_cuda_fail(r, call, d->ordinal);
     if (s == WEIR_CONTEXT_LOST && is_lost_slow(d)) wr_edges_lose(d);
     return s;
 }
-
-/* An op whose work is `expression`, a CUresult; `call` names it where it fails. */
-#define IN_CONTEXT(d, call, expression)                                                                      \
-    ({                                                                                                       \
-        struct scope scope_;                                                                                 \
-        weir_status s_ = wr_edges_check_device(d);                                                           \
-        if (WR_LIKELY(s_ == WEIR_OK)) {                                                                      \
-            CUresult r_ = enter(d, &scope_);                                                                 \
-            if (WR_LIKELY(r_ == CUDA_SUCCESS)) {                                                             \
-                r_ = (expression);                                                                           \
-                leave(&scope_);                                                                              \
-            }                                                                                                \
-            s_ = finish(d, r_, call);                                                                        \
-        }                                                                                                    \
-        s_;                                                                                                  \
-    })
-
-/* An op that is one driver function. */
-#define CALL(d, f, ...) IN_CONTEXT(d, #f, wr_cuda.f(__VA_ARGS__))
 
 /* ---- virtual memory ---------------------------------------------------------------------------------- */
 
@@ -324,7 +286,7 @@ static weir_status stream_identify(struct wr_device *d, weir_stream s, struct wr
     bool is_default = (uintptr_t)s <= (uintptr_t)CU_STREAM_PER_THREAD; /* NULL, legacy, per thread: 0, 1, 2 */
     CUresult r = is_default ? CUDA_ERROR_INVALID_CONTEXT : read_stream(s, out);
     if (WR_UNLIKELY(r == CUDA_ERROR_INVALID_CONTEXT)) r = read_stream_in_context_slow(cuda(d), s, out);
-    return finish(d, r, "cuStreamGetId");
+    return wr_cuda_finish(d, r, "cuStreamGetId");
 }
 
 static CUresult read_capture(CUstream s, uint64_t *out)
@@ -582,13 +544,13 @@ static weir_status launch_in_context(
 static weir_status launch(
     struct wr_device *d, const struct wr_kernel *k, const struct wr_launch *l, weir_stream s)
 {
-    struct scope scope;
+    struct wr_cuda_scope scope;
     weir_status status = wr_edges_check_device(d);
     if (status != WEIR_OK) return status;
-    CUresult r = enter(d, &scope);
-    if (r != CUDA_SUCCESS) return finish(d, r, "cuCtxPushCurrent");
+    CUresult r = wr_cuda_enter(d, &scope);
+    if (r != CUDA_SUCCESS) return wr_cuda_finish(d, r, "cuCtxPushCurrent");
     status = launch_in_context(cuda(d), k, l, s);
-    leave(&scope);
+    wr_cuda_leave(&scope);
     return status;
 }
 
@@ -618,9 +580,12 @@ static void doze(struct wr_device *d, pthread_cond_t *wake, struct wr_lock *held
 
 static const struct wr_device_ops cuda_ops = {
 #define OP_ROW(name, args) .name = name,
-    WR_DEVICE_OPS(OP_ROW)
+    WR_DEVICE_PLAIN_OPS(OP_ROW)
 #undef OP_ROW
-        .sibling = sibling,
+#define GRAPH_ROW(name, args) .name = wr_cuda_##name,
+        WR_DEVICE_GRAPH_OPS(GRAPH_ROW)
+#undef GRAPH_ROW
+            .sibling = sibling,
     .now_ns = now_ns,
     .now_coarse_ns = now_coarse_ns,
     .doze = doze,

@@ -159,8 +159,8 @@ static bool queue_copy(struct sim_stream *s, enum wr_copy_kind kind, const struc
     op->duration_ns = w->profile.copy_latency_ns + transfer_ns(r->row_bytes * r->rows, gbps);
     op->garbles = kind == WR_COPY_PEER && w->options.peers_garble;
     w->counts.copies++;
-    wr_sim_engine_queue(op);
-    return pageable;
+    wr_sim_graph_queue(op);
+    return pageable && !s->graph;
 }
 
 static weir_status copy_as(
@@ -169,7 +169,7 @@ static weir_status copy_as(
     weir_status status = wr_sim_enter(d, op);
     if (status != WEIR_OK) return status;
     struct sim_stream *s = NULL;
-    status = wr_sim_stream_find_free(sim_device_of(d), stream, op, &s);
+    status = wr_sim_stream_find_work(sim_device_of(d), stream, op, &s);
     if (status == WEIR_OK && r->rows > 1 && wr_min(r->to_pitch, r->from_pitch) < r->row_bytes)
         status = wr_fail(WEIR_INVALID_ARGUMENT, "%s: a pitch below the rows' %zu bytes", op, r->row_bytes);
     if (status == WEIR_OK && r->row_bytes && r->rows && queue_copy(s, kind, r)) {
@@ -204,7 +204,7 @@ weir_status wr_sim_op_peer_access(struct wr_device *d, struct wr_device *other, 
 static weir_status find_own_stream(
     struct wr_device *d, weir_stream stream, const char *op, struct sim_stream **out)
 {
-    weir_status s = wr_sim_stream_find_free(sim_device_of(d), stream, op, out);
+    weir_status s = wr_sim_stream_find_work(sim_device_of(d), stream, op, out);
     if (s == WEIR_OK && &(*out)->device->base != d)
         return wr_fail(WEIR_INVALID_ARGUMENT, "%s: the stream is of another device", op);
     return s;
@@ -222,13 +222,13 @@ weir_status wr_sim_op_fill(
         op->spans[0] = span_of(s->device, dst, n, true);
         op->byte = byte;
         op->duration_ns = transfer_ns(n, s->device->world->profile.d2d_gbps);
-        wr_sim_engine_queue(op);
+        wr_sim_graph_queue(op);
     }
     return wr_sim_leave(d, status);
 }
 
-/* Parameters live in the op until it runs, each aligned for any type. */
-static void copy_params(struct sim_op *op, const struct wr_kernel *k, void *const *params)
+/* Each aligned for any type. */
+void wr_sim_copy_params(struct sim_op *op, const struct wr_kernel *k, void *const *params)
 {
     enum { ALIGN = 16 };
     size_t bytes = 0;
@@ -245,12 +245,12 @@ static void queue_launch(struct sim_stream *s, const struct wr_kernel *k, const 
 {
     struct sim_op *op = wr_sim_engine_op(s, SIM_KERNEL, k->name, l->n_uses);
     op->kernel = k;
-    copy_params(op, k, l->params);
+    wr_sim_copy_params(op, k, l->params);
     for (unsigned i = 0; i < l->n_uses; i++)
         op->spans[i] = span_of(s->device, l->uses[i].address, l->uses[i].bytes, l->uses[i].writes);
     op->duration_ns = l->sim_duration_ns;
     s->device->world->counts.launches++;
-    wr_sim_engine_queue(op);
+    wr_sim_graph_queue(op);
 }
 
 /* LOCK: w->mutex is held all the while: nobody else calls anything. */
@@ -368,6 +368,7 @@ void wr_sim_reset_device(struct wr_device *d)
 /* Frees a world whose worker has stopped. */
 static void free_world(struct wr_sim *w)
 {
+    wr_sim_graph_end(w);
     wr_sim_stream_end(w);
     for (size_t i = 0; i < w->n_devices; i++) {
         wr_sim_memory_close(w->devices[i]);
@@ -455,21 +456,23 @@ static unsigned count_kept(const struct sim_ranges *r)
 /* What went with a context that was reset is no leak. */
 static unsigned count_leaks(struct wr_sim *w)
 {
-    unsigned streams = 0, events = 0, handles = 0;
+    unsigned streams = 0, events = 0, graphs = 0, handles = 0;
     for (size_t i = 0; i < w->n_streams; i++)
         streams += w->streams[i]->user && !w->streams[i]->destroyed && !w->streams[i]->device->was_reset;
     for (size_t i = 0; i < w->n_events; i++)
         events += w->events[i] && !w->events[i]->device->was_reset;
+    for (size_t i = 0; i < w->n_graphs; i++)
+        graphs += w->graphs[i] && !w->graphs[i]->device->was_reset;
     for (size_t i = 0; i < w->n_memories; i++)
         handles += w->memories[i] && !w->memories[i]->released && !w->memories[i]->device->was_reset;
     unsigned reserved = count_kept(&w->reservations), mapped = count_kept(&w->mappings);
     unsigned registered = count_kept(&w->registrations);
-    unsigned n = streams + events + handles + reserved + mapped + registered;
+    unsigned n = streams + events + graphs + handles + reserved + mapped + registered;
     if (n)
         fprintf(stderr,
-            "sim:%s leaks %u streams, %u events, %u memory handles, %u reservations, %u mappings, "
+            "sim:%s leaks %u streams, %u events, %u graphs, %u memory handles, %u reservations, %u mappings, "
             "%u registrations\n",
-            w->profile.name, streams, events, handles, reserved, mapped, registered);
+            w->profile.name, streams, events, graphs, handles, reserved, mapped, registered);
     return n;
 }
 

@@ -2,7 +2,7 @@
  *
  * The simulated GPUs from inside. device_sim.c: the seam's table and worlds. sim_stream.c: handles of streams
  * and events. sim_engine.c: when ops run. sim_doze.c: who sleeps. sim_memory.c: what they touch.
- * sim_oracle.c: whether they may.
+ * sim_oracle.c: whether they may. sim_graph.c: what a capture makes of them.
  *
  * LOCK: world->mutex guards everything here. It is not a wr_lock: it stands for the driver's own, under the
  * seam. Bookkeeping that finds no host memory ends the process with a word (wr_sim_alloc): a simulation can't
@@ -116,7 +116,8 @@ struct sim_stream {
     struct sim_stream *next_blocked;
     bool user, destroyed; /* made by stream_create; its handle is dead, it goes when empty */
     bool capturing;
-    uint64_t capture_id; /* while capturing */
+    uint64_t capture_id;     /* while capturing */
+    struct sim_graph *graph; /* what it captures; NULL: nothing, it is but marked so */
     struct sim_clock clock;
     uint64_t host_version;
     uint32_t component;
@@ -156,6 +157,21 @@ struct sim_op {
     unsigned char *storage;
     unsigned n_spans;
     struct sim_span spans[]; /* COPY: destination, source of each row. FILL: destination. KERNEL: its uses */
+};
+
+/* A step of a graph: work, or what is done to an event. */
+struct sim_node {
+    struct sim_op *work; /* never queued itself: each launch queues a copy. NULL: the event's */
+    wr_event event;
+    bool records; /* the event; else waits for it */
+};
+
+struct sim_graph {
+    struct sim_device *device;
+    bool broken; /* something was done that a capture forbids */
+    struct sim_node *nodes;
+    size_t n_nodes, capacity;
+    struct sim_event last; /* the end of its latest launch */
 };
 
 struct wr_sim_gate {
@@ -215,6 +231,8 @@ struct wr_sim {
     size_t n_dead_handles, dead_handles_capacity;
     struct sim_event **events; /* handle - 1 -> event, NULL: dead */
     size_t n_events, events_capacity;
+    struct sim_graph **graphs; /* handle - 1 -> graph, NULL: dead */
+    size_t n_graphs, graphs_capacity;
 
     struct sim_memory **memories; /* handle - 1 -> memory, NULL: gone */
     size_t n_memories, memories_capacity;
@@ -247,6 +265,8 @@ uint64_t wr_sim_thread(void); /* a number of the calling thread, from 1, never u
 /* Opens each op: asserts, counts, injects failures. OK: world->mutex is held until leave. */
 weir_status wr_sim_enter(struct wr_device *d, const char *op);
 weir_status wr_sim_leave(struct wr_device *d, weir_status s);
+/* A launch's parameters live in the op until it runs. */
+void wr_sim_copy_params(struct sim_op *op, const struct wr_kernel *k, void *const *params);
 
 /* sim_stream.c: the seam's stream and event ops, and: */
 struct sim_stream *wr_sim_stream_new(struct sim_device *d, uint64_t thread);
@@ -258,6 +278,9 @@ weir_status wr_sim_stream_find(
 /* find, and refuses a capturing stream: for what would become part of the graph. */
 weir_status wr_sim_stream_find_free(
     struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out);
+/* find, for work: a stream that captures a graph takes it, see wr_sim_graph_queue. */
+weir_status wr_sim_stream_find_work(
+    struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out);
 /* For what would break the capture of any stream of the device: counted, reported and refused. */
 weir_status wr_sim_stream_refuse_captured(const struct sim_device *d, const char *op);
 struct sim_mark *wr_sim_stream_mark(
@@ -265,7 +288,11 @@ struct sim_mark *wr_sim_stream_mark(
 void wr_sim_stream_sync(struct sim_stream *s); /* the host waits for all that is queued */
 void wr_sim_device_sync(struct sim_device *d); /* and for that of all streams of the device */
 void wr_sim_mark_drop(struct sim_mark *m);
-void wr_sim_stream_end(struct wr_sim *w); /* drops all, without running what is queued */
+weir_status wr_sim_event_find(struct wr_sim *w, wr_event handle, const char *op, struct sim_event **out);
+void wr_sim_event_record(struct sim_event *e, struct sim_stream *s); /* behind all that is queued */
+void wr_sim_event_wait(const struct sim_event *e, struct sim_stream *s);
+void wr_sim_event_clear(struct sim_event *e); /* never recorded */
+void wr_sim_stream_end(struct wr_sim *w);     /* drops all, without running what is queued */
 
 /* sim_engine.c. */
 struct sim_op *wr_sim_engine_op(
@@ -281,6 +308,12 @@ uint64_t wr_sim_engine_now(struct wr_sim *w);
 void wr_sim_engine_advance(struct wr_sim *w, uint64_t ns); /* wr_sim_advance, with the mutex held */
 bool wr_sim_engine_start(struct wr_sim *w); /* the wall clock's worker; false: no thread to be had */
 void wr_sim_engine_stop(struct wr_sim *w);
+
+/* sim_graph.c: the seam's ops of graphs, and: */
+void wr_sim_graph_queue(
+    struct sim_op *op); /* into the graph that the stream captures; else onto the stream */
+void wr_sim_graph_free(struct sim_graph *g);
+void wr_sim_graph_end(struct wr_sim *w); /* drops all */
 
 /* sim_doze.c. */
 void wr_sim_doze(struct wr_device *d, pthread_cond_t *wake, struct wr_lock *held, uint64_t ns);

@@ -38,6 +38,7 @@ void wr_sim_stream_free(struct sim_stream *s)
     w->streams[s->index] = w->streams[--w->n_streams];
     w->streams[s->index]->index = s->index;
     wr_sim_oracle_stream_close(s);
+    if (s->graph) wr_sim_graph_free(s->graph);
     free(s);
 }
 
@@ -84,6 +85,17 @@ weir_status wr_sim_stream_find_free(
     weir_status status = wr_sim_stream_find(d, handle, op, &s);
     if (status != WEIR_OK) return status;
     if (s->capturing) return wr_fail(WEIR_CAPTURING, "%s: the stream is capturing", op);
+    *out = s;
+    return WEIR_OK;
+}
+
+weir_status wr_sim_stream_find_work(
+    struct sim_device *d, weir_stream handle, const char *op, struct sim_stream **out)
+{
+    struct sim_stream *s = NULL;
+    weir_status status = wr_sim_stream_find(d, handle, op, &s);
+    if (status != WEIR_OK) return status;
+    if (!s->graph) return wr_sim_stream_find_free(d, handle, op, out);
     *out = s;
     return WEIR_OK;
 }
@@ -243,7 +255,7 @@ static struct sim_mark *mark_device(struct sim_device *d)
 
 /* ---- events ------------------------------------------------------------------------------------------ */
 
-static weir_status find_event(struct wr_sim *w, wr_event handle, const char *op, struct sim_event **out)
+weir_status wr_sim_event_find(struct wr_sim *w, wr_event handle, const char *op, struct sim_event **out)
 {
     uintptr_t h = (uintptr_t)handle;
     struct sim_event *e = h >= 1 && h <= w->n_events ? w->events[h - 1] : NULL;
@@ -282,13 +294,31 @@ static void set_latest(struct sim_event *e, struct sim_mark *m)
     e->latest = m;
 }
 
+void wr_sim_event_clear(struct sim_event *e)
+{
+    set_latest(e, NULL);
+}
+
+void wr_sim_event_record(struct sim_event *e, struct sim_stream *s)
+{
+    set_latest(e, wr_sim_stream_mark(s));
+}
+
+void wr_sim_event_wait(const struct sim_event *e, struct sim_stream *s)
+{
+    if (!e->latest) return;
+    s->device->world->counts.stream_waits++;
+    wr_sim_oracle_wait(s, e->latest);
+    if (e->latest->pending) queue_mark_op(s, SIM_WAIT, e->latest);
+}
+
 weir_status wr_sim_op_event_destroy(struct wr_device *d, wr_event handle)
 {
     weir_status s = wr_sim_enter(d, "event_destroy");
     if (s != WEIR_OK) return s;
     struct wr_sim *w = sim_device_of(d)->world;
     struct sim_event *e = NULL;
-    s = find_event(w, handle, "event_destroy", &e);
+    s = wr_sim_event_find(w, handle, "event_destroy", &e);
     if (s == WEIR_OK) {
         set_latest(e, NULL);
         w->events[(uintptr_t)handle - 1] = NULL;
@@ -304,12 +334,12 @@ weir_status wr_sim_op_event_record(struct wr_device *d, wr_event handle, weir_st
     struct sim_device *device = sim_device_of(d);
     struct sim_event *e = NULL;
     struct sim_stream *s = NULL;
-    status = find_event(device->world, handle, "event_record", &e);
+    status = wr_sim_event_find(device->world, handle, "event_record", &e);
     if (status == WEIR_OK) status = wr_sim_stream_find_free(device, stream, "event_record", &s);
     if (status == WEIR_OK && s->device != e->device)
         status = wr_fail(WEIR_INVALID_ARGUMENT, "event_record: event and stream are of different devices");
     if (status == WEIR_OK) {
-        set_latest(e, wr_sim_stream_mark(s));
+        wr_sim_event_record(e, s);
         device->world->counts.events_recorded++;
     }
     return wr_sim_leave(d, status);
@@ -321,6 +351,7 @@ weir_status wr_sim_stream_refuse_captured(const struct sim_device *d, const char
     for (size_t i = 0; i < w->n_streams; i++) {
         if (!w->streams[i]->capturing || w->streams[i]->device != d) continue;
         w->counts.captures_broken++;
+        if (w->streams[i]->graph) w->streams[i]->graph->broken = true;
         wr_sim_oracle_report(w, "capture broken: %s while a stream captures", op);
         return wr_fail(WEIR_CAPTURING, "%s: not while a stream is capturing; the capture is broken", op);
     }
@@ -333,7 +364,7 @@ weir_status wr_sim_op_event_record_context(struct wr_device *d, wr_event handle)
     if (s != WEIR_OK) return s;
     struct sim_device *device = sim_device_of(d);
     struct sim_event *e = NULL;
-    s = find_event(device->world, handle, "event_record_context", &e);
+    s = wr_sim_event_find(device->world, handle, "event_record_context", &e);
     if (s == WEIR_OK && e->device != device)
         s = wr_fail(WEIR_INVALID_ARGUMENT, "event_record_context: the event is of another device");
     if (s == WEIR_OK) s = wr_sim_stream_refuse_captured(device, "event_record_context");
@@ -351,7 +382,7 @@ weir_status wr_sim_op_event_query(struct wr_device *d, wr_event handle, bool *do
     struct wr_sim *w = sim_device_of(d)->world;
     struct sim_event *e = NULL;
     wr_sim_engine_shuffle(w);
-    s = find_event(w, handle, "event_query", &e);
+    s = wr_sim_event_find(w, handle, "event_query", &e);
     if (s == WEIR_OK) {
         *done = !e->latest || e->latest->pending == 0;
         if (*done && e->latest) wr_sim_oracle_seen(w, e->latest);
@@ -370,8 +401,8 @@ weir_status wr_sim_op_event_elapsed(struct wr_device *d, wr_event first, wr_even
     if (s != WEIR_OK) return s;
     struct wr_sim *w = sim_device_of(d)->world;
     struct sim_event *a = NULL, *b = NULL;
-    s = find_event(w, first, "event_elapsed", &a);
-    if (s == WEIR_OK) s = find_event(w, second, "event_elapsed", &b);
+    s = wr_sim_event_find(w, first, "event_elapsed", &a);
+    if (s == WEIR_OK) s = wr_sim_event_find(w, second, "event_elapsed", &b);
     if (s == WEIR_OK && !(has_time(a) && has_time(b) && a->device == b->device))
         s = wr_fail(WEIR_INVALID_ARGUMENT, "event_elapsed: an event without a time");
     if (s == WEIR_OK) *ns = (int64_t)(b->latest->done_ns - a->latest->done_ns);
@@ -386,12 +417,8 @@ weir_status wr_sim_op_stream_wait(struct wr_device *d, weir_stream stream, wr_ev
     struct sim_event *e = NULL;
     struct sim_stream *s = NULL;
     status = wr_sim_stream_find_free(sim_device_of(d), stream, "stream_wait", &s);
-    if (status == WEIR_OK) status = find_event(w, handle, "stream_wait", &e);
-    if (status == WEIR_OK && e->latest) {
-        w->counts.stream_waits++;
-        wr_sim_oracle_wait(s, e->latest);
-        if (e->latest->pending) queue_mark_op(s, SIM_WAIT, e->latest);
-    }
+    if (status == WEIR_OK) status = wr_sim_event_find(w, handle, "stream_wait", &e);
+    if (status == WEIR_OK) wr_sim_event_wait(e, s);
     return wr_sim_leave(d, status);
 }
 

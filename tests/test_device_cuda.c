@@ -505,6 +505,26 @@ static void test_a_capturing_stream_is_refused_before_the_driver_sees_it(void **
     drop(d);
 }
 
+/* The flag that makes a node is invalid elsewhere. */
+static void test_a_node_is_asked_for_only_where_the_stream_captures(void **state)
+{
+    (void)state;
+    struct wr_device *d = open_fake(0);
+    for (int captures = 0; captures < 2; captures++) {
+        weir_status expected = captures ? WEIR_OK : WEIR_INVALID_ARGUMENT;
+        FAKE(int, fake_capture) = captures;
+        count_calls_of("cuEventRecordWithFlags");
+        assert_int_equal(d->ops->event_record_external(d, EVENT, STREAM), expected);
+        assert_int_equal(FAKE(int, fake_called_n), captures);
+        count_calls_of("cuStreamWaitEvent");
+        assert_int_equal(d->ops->stream_wait_external(d, STREAM, EVENT), expected);
+        assert_int_equal(FAKE(int, fake_called_n), captures);
+    }
+    FAKE(int, fake_capture) = 0;
+    assert_balanced();
+    drop(d);
+}
+
 static void test_a_kernel_is_loaded_once(void **state)
 {
     (void)state;
@@ -557,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_identify_of_a_default_stream_reads_it_in_the_devices_context),
         cmocka_unit_test(test_identify_says_capturing),
         cmocka_unit_test(test_a_capturing_stream_is_refused_before_the_driver_sees_it),
+        cmocka_unit_test(test_a_node_is_asked_for_only_where_the_stream_captures),
         cmocka_unit_test(test_a_kernel_is_loaded_once),
     };
     if (system("command -v ${CC:-cc} >/dev/null 2>&1") != 0) {

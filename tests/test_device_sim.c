@@ -364,6 +364,14 @@ static void test_each_op_can_be_made_to_fail_and_names_itself(void **state)
     FAIL(peer_access, f.d, &flag);
     FAIL(fill, f.slab, 1, 1, s);
     FAIL(launch, &kernel, &launch, s);
+    wr_graph graph = NULL;
+    FAIL(event_record_external, e, s);
+    FAIL(stream_wait_external, s, e);
+    FAIL(graph_begin, s);
+    FAIL(graph_end, s, &graph);
+    assert_null(graph);
+    FAIL(graph_launch, graph, s);
+    FAIL(graph_destroy, graph);
 #undef FAIL
 #define COUNT_OP(name, args) +1
     assert_int_equal(tried, WR_DEVICE_OPS(COUNT_OP) - 2); /* all but those that only read */
