@@ -198,6 +198,9 @@ static inline void wr_latch_give(struct wr_latch *l)
     X(QUEUE_HOP_SKIPS_WAIT, "a staged copy between devices goes on before its first half has passed")        \
     X(RING_WRITES_UNDER_READER, "a row is written while a gather may still read it")                         \
     X(RING_GATHERS_EARLY, "a gather does not wait for the rows written before it")                           \
+    X(SEAT_SKIPS_READERS, "an item takes a seat while a launch may still read the one before")               \
+    X(SEAT_SKIPS_READY, "a step reads a seat without waiting for the item")                                  \
+    X(SEAT_SKIPS_MARK, "a copy that is to begin at a marked place does not wait for it")                     \
     X(COPY_SKIPS_AFTER, "a copy does not wait for the streams that it names")                                \
     X(COPY_JOIN_SKIPS_WAIT, "a stream joined to a copy does not wait for it")                                \
     X(COPY_REUSES_SLAB, "a slab is filled again before its copies were seen done")                           \

@@ -209,8 +209,8 @@ WEIR_API weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t
 /* The next item in order; `stream` waits for its copy, the host only until it is committed. (TO_HOST: until it is
  * there; `stream` is not looked at.)
  * Errors: WOULD_BLOCK, TIMEOUT; CLOSED (closed, and all items delivered); POISONED (all that was committed
- * before is delivered); INVALID_ARGUMENT (the queue's consumers are registered: acquire_as); CAPTURING;
- * DRIVER_ERROR. */
+ * before is delivered); INVALID_ARGUMENT (the queue's consumers are registered: acquire_as); CAPTURING (see
+ * weir_graph.h); DRIVER_ERROR. */
 WEIR_API weir_status weir_queue_acquire(
     weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item);
 

@@ -22,7 +22,7 @@ LAYERS = [
     "alloc/weir.c",
     "queue/weir_queue.h queue/weir_copy.h queue/line queue/timeline queue/crew queue/move queue/gather queue/pieces queue/slots queue/copy queue/fetch"
     " queue/engine queue/slabs queue/locate queue/stage queue/transfer queue/ways queue/peers queue/gates queue/bell queue/queue"
-    " queue/order queue/produce queue/borrow queue/consume queue/consumers queue/ends queue/staging queue/queue_stats queue/weir_diagnose.h queue/diagnose queue/weir_ring.h queue/ring",
+    " queue/order queue/produce queue/borrow queue/consume queue/consumers queue/ends queue/staging queue/queue_stats queue/weir_diagnose.h queue/diagnose queue/weir_ring.h queue/ring queue/weir_graph.h queue/seat queue/seat_life",
     "interpose/pjrt/weir_pjrt.h interpose/pjrt/abi interpose/pjrt/hook interpose/pjrt/calls interpose/pjrt/sites"
     " interpose/pjrt/arrays interpose/pjrt/deliver interpose/pjrt/from_host interpose/pjrt/across interpose/pjrt/to_host"
     " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
