@@ -371,7 +371,7 @@ static void break_a_capture(struct wr_world *w)
     assert_int_equal(weir_trim(w->pool, 0, NULL), WEIR_OK); /* what was refused goes now */
 }
 
-/* The queue's faults, and the ring's over it, are caught by their own tests. */
+/* The queue's faults, and those of the ring and the seats over it, are caught by their own tests. */
 static void leave_to_the_queue(struct wr_world *w)
 {
     (void)w;
@@ -433,6 +433,9 @@ static const scenario scenarios[WR_FAULT_COUNT] = {
     [WR_FAULT_QUEUE_HOP_SKIPS_WAIT] = leave_to_the_queue,
     [WR_FAULT_RING_WRITES_UNDER_READER] = leave_to_the_queue,
     [WR_FAULT_RING_GATHERS_EARLY] = leave_to_the_queue,
+    [WR_FAULT_SEAT_SKIPS_READERS] = leave_to_the_queue,
+    [WR_FAULT_SEAT_SKIPS_READY] = leave_to_the_queue,
+    [WR_FAULT_SEAT_SKIPS_MARK] = leave_to_the_queue,
     [WR_FAULT_COPY_SKIPS_AFTER] = leave_to_the_engine,
     [WR_FAULT_COPY_JOIN_SKIPS_WAIT] = leave_to_the_engine,
     [WR_FAULT_COPY_REUSES_SLAB] = leave_to_the_engine,
@@ -498,7 +501,8 @@ static void test_every_fault_is_reported(void **state)
     for (int fault = 0; fault < WR_FAULT_COUNT; fault++) {
         if (scenarios[fault] == NULL) fail_msg("%s has no scenario", fault_names[fault]);
         bool of_queue = strncmp(fault_names[fault], "QUEUE_", strlen("QUEUE_")) == 0 ||
-                        strncmp(fault_names[fault], "RING_", strlen("RING_")) == 0;
+                        strncmp(fault_names[fault], "RING_", strlen("RING_")) == 0 ||
+                        strncmp(fault_names[fault], "SEAT_", strlen("SEAT_")) == 0;
         bool of_edges = strncmp(fault_names[fault], "EDGE_", strlen("EDGE_")) == 0;
         bool of_engine = strncmp(fault_names[fault], "COPY_", strlen("COPY_")) == 0;
         bool is_ours = !of_queue && !of_edges && !of_engine;
