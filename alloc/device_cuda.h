@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the CUDA filling share: device_cuda.c, device_cuda_graph.c.
+ * What the files of the CUDA filling share: device_cuda.c (ops, work, opening), device_cuda_memory.c,
+ * device_cuda_stream.c, device_cuda_graph.c.
  */
 #ifndef WR_DEVICE_CUDA_H
 #define WR_DEVICE_CUDA_H
@@ -54,9 +55,9 @@ weir_status wr_cuda_finish(struct wr_device *d, CUresult r, const char *call);
 /* An op that is one driver function. */
 #define CALL(d, f, ...) IN_CONTEXT(d, #f, wr_cuda.f(__VA_ARGS__))
 
-/* Rows of the table, in device_cuda_graph.c. */
-#define CUDA_GRAPH_DECLARE(name, args) weir_status wr_cuda_##name args;
-WR_DEVICE_GRAPH_OPS(CUDA_GRAPH_DECLARE)
-#undef CUDA_GRAPH_DECLARE
+/* Rows of the table. */
+#define CUDA_OP_DECLARE(name, args) weir_status wr_cuda_##name args;
+WR_DEVICE_OPS(CUDA_OP_DECLARE)
+#undef CUDA_OP_DECLARE
 
 #endif

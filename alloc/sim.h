@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The simulated GPUs from inside. device_sim.c: the seam's table and worlds. sim_stream.c: handles of streams
- * and events. sim_engine.c: when ops run. sim_doze.c: who sleeps. sim_memory.c: what they touch.
+ * and events. sim_engine.c: when ops run. sim_doze.c: who sleeps. sim_memory.c, sim_ranges.c: what they touch.
  * sim_oracle.c: whether they may. sim_graph.c: what a capture makes of them.
  *
  * LOCK: world->mutex guards everything here. It is not a wr_lock: it stands for the driver's own, under the
@@ -318,13 +318,23 @@ void wr_sim_graph_end(struct wr_sim *w); /* drops all */
 /* sim_doze.c. */
 void wr_sim_doze(struct wr_device *d, pthread_cond_t *wake, struct wr_lock *held, uint64_t ns);
 
-/* sim_memory.c: the seam's memory ops, and: */
-bool wr_sim_memory_open(struct sim_device *d);
-void wr_sim_memory_close(struct sim_device *d);
+/* sim_ranges.c: the seam's ops on host memory, and: */
+size_t wr_sim_ranges_find(const struct sim_ranges *r, uint64_t address); /* the first that ends past it */
+size_t wr_sim_ranges_find_start(
+    const struct sim_ranges *r, uint64_t start); /* that starts just there, or r->n */
+bool wr_sim_ranges_overlap(const struct sim_ranges *r, uint64_t start, uint64_t bytes);
+void wr_sim_ranges_insert(struct sim_ranges *r, struct sim_range item);
+void wr_sim_ranges_remove(struct sim_ranges *r, size_t from, size_t to);
+/* Do they cover the bytes without a gap, each with all the bits of `accessible`? */
+bool wr_sim_ranges_cover(const struct sim_ranges *r, uint64_t start, uint64_t bytes, uint32_t accessible);
 bool wr_sim_memory_is_device(struct wr_sim *w, uint64_t address); /* in a reservation */
 bool wr_sim_memory_is_pinned(struct wr_sim *w, uint64_t address, size_t bytes);
 bool wr_sim_memory_reached(
     struct wr_sim *w, const struct sim_span *s); /* mapped and accessible, or registered */
+
+/* sim_memory.c: the seam's memory ops, and: */
+bool wr_sim_memory_open(struct sim_device *d);
+void wr_sim_memory_close(struct sim_device *d);
 void wr_sim_memory_end(struct wr_sim *w);
 
 /* sim_oracle.c. */

@@ -26,105 +26,6 @@
 #define FILE_BYTES  ((off_t)1 << 60) /* sparse: offsets are never used twice */
 #define FILE_NAME   "weir-simulated-device"
 
-/* ---- sorted ranges ----------------------------------------------------------------------------------- */
-
-/* The first range that ends past `address`. */
-static size_t find_range(const struct sim_ranges *r, uint64_t address)
-{
-    size_t low = 0, high = r->n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (r->items[middle].start + r->items[middle].bytes > address)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-/* The range that starts just there, or r->n. */
-static size_t find_start(const struct sim_ranges *r, uint64_t start)
-{
-    size_t at = find_range(r, start);
-    return at < r->n && r->items[at].start == start ? at : r->n;
-}
-
-static bool overlaps_any(const struct sim_ranges *r, uint64_t start, uint64_t bytes)
-{
-    size_t at = find_range(r, start);
-    return at < r->n && r->items[at].start < start + bytes;
-}
-
-static void insert_range(struct sim_ranges *r, struct sim_range item)
-{
-    assert(!overlaps_any(r, item.start, item.bytes));
-    size_t at = find_range(r, item.start);
-    r->items = wr_sim_grow(r->items, r->n, &r->capacity, sizeof item);
-    memmove(r->items + at + 1, r->items + at, (r->n - at) * sizeof item);
-    r->items[at] = item;
-    r->n++;
-}
-
-static void remove_ranges(struct sim_ranges *r, size_t from, size_t to)
-{
-    assert(from < to && to <= r->n);
-    memmove(r->items + from, r->items + to, (r->n - to) * sizeof *r->items);
-    r->n -= to - from;
-}
-
-/* Do ranges cover the bytes without a gap, each with all the bits of `accessible`? */
-static bool covers(const struct sim_ranges *r, uint64_t start, uint64_t bytes, uint32_t accessible)
-{
-    uint64_t end = start + bytes;
-    if (end < start) return false;
-    for (size_t at = find_range(r, start); start < end; at++) {
-        if (at == r->n || r->items[at].start > start) return false;
-        if ((r->items[at].accessible & accessible) != accessible) return false;
-        start = r->items[at].start + r->items[at].bytes;
-    }
-    return true;
-}
-
-/* ---- what ops reach ---------------------------------------------------------------------------------- */
-
-bool wr_sim_memory_is_device(struct wr_sim *w, uint64_t address)
-{
-    return covers(&w->reservations, address, 1, 0);
-}
-
-bool wr_sim_memory_is_pinned(struct wr_sim *w, uint64_t address, size_t bytes)
-{
-    return covers(&w->registrations, address, bytes, 0);
-}
-
-/* A copy between devices reaches each side from the device that owns it. */
-static bool is_owner_reached(struct wr_sim *w, const struct sim_span *s)
-{
-    size_t at = find_range(&w->mappings, s->address);
-    if (at == w->mappings.n) return false;
-    const struct sim_memory *m = w->memories[w->mappings.items[at].memory - 1];
-    return covers(&w->mappings, s->address, s->bytes, 1u << m->device->base.ordinal);
-}
-
-bool wr_sim_memory_reached(struct wr_sim *w, const struct sim_span *s)
-{
-    if (s->pageable) return true;
-    if (!wr_sim_memory_is_device(w, s->address)) return wr_sim_memory_is_pinned(w, s->address, s->bytes);
-    return s->from ? covers(&w->mappings, s->address, s->bytes, s->from) : is_owner_reached(w, s);
-}
-
-void wr_sim_peek(struct wr_sim *w, uint64_t address, void *out, size_t bytes)
-{
-    pthread_mutex_lock(&w->mutex);
-    bool mapped = covers(&w->mappings, address, bytes, 0);
-    if (mapped)
-        memcpy(out, (const void *)(uintptr_t)address, bytes);
-    else
-        wr_sim_oracle_report(w, "unmapped: peek reads %zu bytes at 0x%llx", bytes, (long long)address);
-    pthread_mutex_unlock(&w->mutex);
-    if (!mapped) memset(out, 0, bytes);
-}
-
 /* ---- address space ----------------------------------------------------------------------------------- */
 
 static weir_status check_aligned(const char *op, uint64_t va, uint64_t bytes)
@@ -158,7 +59,7 @@ weir_status wr_sim_op_va_reserve(struct wr_device *d, size_t bytes, uint64_t *ou
         s = wr_fail(WEIR_OUT_OF_MEMORY, "va_reserve: no %zu bytes of address space", bytes);
     if (s == WEIR_OK) {
         struct sim_range r = {.start = (uintptr_t)p, .bytes = bytes, .owner = sim_device_of(d)};
-        insert_range(&sim_device_of(d)->world->reservations, r);
+        wr_sim_ranges_insert(&sim_device_of(d)->world->reservations, r);
         *out = r.start;
     }
     return wr_sim_leave(d, s);
@@ -169,13 +70,13 @@ weir_status wr_sim_op_va_free(struct wr_device *d, uint64_t va, size_t bytes)
     weir_status s = wr_sim_enter(d, "va_free");
     if (s != WEIR_OK) return s;
     struct wr_sim *w = sim_device_of(d)->world;
-    size_t at = find_start(&w->reservations, va);
+    size_t at = wr_sim_ranges_find_start(&w->reservations, va);
     if (at == w->reservations.n || w->reservations.items[at].bytes != bytes)
         s = wr_fail(WEIR_INVALID_ARGUMENT, "va_free: not a whole reservation");
-    else if (overlaps_any(&w->mappings, va, bytes))
+    else if (wr_sim_ranges_overlap(&w->mappings, va, bytes))
         s = wr_fail(WEIR_INVALID_ARGUMENT, "va_free: something is still mapped there");
     if (s == WEIR_OK) {
-        remove_ranges(&w->reservations, at, at + 1);
+        wr_sim_ranges_remove(&w->reservations, at, at + 1);
         munmap((void *)(uintptr_t)va, bytes);
     }
     return wr_sim_leave(d, s);
@@ -348,11 +249,11 @@ static weir_status check_map(struct wr_sim *w, uint64_t va, size_t bytes, const 
     if (s != WEIR_OK) return s;
     if (!m || m->bytes != bytes)
         return wr_fail(WEIR_INVALID_ARGUMENT, "mem_map: no such handle, or not of that size");
-    size_t at = find_range(&w->reservations, va);
+    size_t at = wr_sim_ranges_find(&w->reservations, va);
     const struct sim_range *r = at < w->reservations.n ? &w->reservations.items[at] : NULL;
     if (!r || r->start > va || va + bytes > r->start + r->bytes)
         return wr_fail(WEIR_INVALID_ARGUMENT, "mem_map: the range is not inside one reservation");
-    if (overlaps_any(&w->mappings, va, bytes))
+    if (wr_sim_ranges_overlap(&w->mappings, va, bytes))
         return wr_fail(WEIR_INVALID_ARGUMENT, "mem_map: something is mapped there");
     return WEIR_OK;
 }
@@ -376,7 +277,7 @@ weir_status wr_sim_op_mem_map(struct wr_device *d, uint64_t va, size_t bytes, wr
     if (s == WEIR_OK) s = map_pages(m, va);
     if (s == WEIR_OK) {
         struct sim_range r = {.start = va, .bytes = bytes, .memory = handle, .owner = sim_device_of(d)};
-        insert_range(&w->mappings, r);
+        wr_sim_ranges_insert(&w->mappings, r);
         m->n_mapped++;
     }
     return wr_sim_leave(d, s);
@@ -389,8 +290,8 @@ static weir_status find_whole(
     const struct sim_ranges *r = &w->mappings;
     weir_status s = check_aligned(op, va, bytes);
     if (s != WEIR_OK) return s;
-    *from = *to = find_start(r, va);
-    if (covers(r, va, bytes, 0))
+    *from = *to = wr_sim_ranges_find_start(r, va);
+    if (wr_sim_ranges_cover(r, va, bytes, 0))
         while (*to < r->n && r->items[*to].start < va + bytes)
             ++*to;
     if (*from == *to || r->items[*to - 1].start + r->items[*to - 1].bytes != va + bytes)
@@ -426,7 +327,7 @@ static void forget_mappings(struct wr_sim *w, size_t from, size_t to)
         w->memories[handle - 1]->n_mapped--;
         drop_memory_if_unused(w, handle);
     }
-    remove_ranges(&w->mappings, from, to);
+    wr_sim_ranges_remove(&w->mappings, from, to);
 }
 
 weir_status wr_sim_op_mem_unmap(struct wr_device *d, uint64_t va, size_t bytes)
@@ -473,14 +374,14 @@ static weir_status map_plain(struct sim_device *d, size_t bytes, uint64_t *out)
         return s;
     }
     m->n_mapped = 1;
-    insert_range(&w->reservations, (struct sim_range){.start = va, .bytes = whole, .owner = d});
+    wr_sim_ranges_insert(&w->reservations, (struct sim_range){.start = va, .bytes = whole, .owner = d});
     struct sim_range mapping = {.start = va + PLAIN_OFFSET,
         .bytes = bytes,
         .memory = handle,
         .owner = d,
         .plain = true,
         .accessible = d->plain_peers | 1u << d->base.ordinal};
-    insert_range(&w->mappings, mapping);
+    wr_sim_ranges_insert(&w->mappings, mapping);
     *out = mapping.start;
     return WEIR_OK;
 }
@@ -497,7 +398,7 @@ weir_status wr_sim_op_plain_alloc(struct wr_device *d, size_t bytes, uint64_t *o
 
 static size_t find_plain(struct wr_sim *w, const struct sim_device *d, uint64_t address)
 {
-    size_t at = find_start(&w->mappings, address);
+    size_t at = wr_sim_ranges_find_start(&w->mappings, address);
     bool is_plain = at < w->mappings.n && w->mappings.items[at].plain && w->mappings.items[at].owner == d;
     return is_plain ? at : w->mappings.n;
 }
@@ -506,11 +407,12 @@ static weir_status unmap_plain(struct wr_sim *w, struct sim_range r)
 {
     uint64_t va = r.start - PLAIN_OFFSET;
     wr_sim_engine_keep_off(w, r.start, r.bytes);
-    size_t at = find_start(&w->mappings, r.start), reserved = find_start(&w->reservations, va);
+    size_t at = wr_sim_ranges_find_start(&w->mappings, r.start),
+           reserved = wr_sim_ranges_find_start(&w->reservations, va);
     if (at == w->mappings.n) return wr_fail(WEIR_INVALID_ARGUMENT, "plain_free: freed twice at once");
     wr_sim_oracle_end_bytes(w, r.start, r.bytes, "frees");
     munmap((void *)(uintptr_t)va, w->reservations.items[reserved].bytes);
-    remove_ranges(&w->reservations, reserved, reserved + 1);
+    wr_sim_ranges_remove(&w->reservations, reserved, reserved + 1);
     forget_mappings(w, at, at + 1);
     return WEIR_OK;
 }
@@ -541,71 +443,6 @@ weir_status wr_sim_op_plain_access(struct wr_device *d, struct wr_device *owner)
     for (size_t i = 0; i < w->mappings.n; i++)
         if (w->mappings.items[i].plain && w->mappings.items[i].owner == of)
             w->mappings.items[i].accessible |= of->plain_peers;
-    return wr_sim_leave(d, WEIR_OK);
-}
-
-/* ---- host memory ------------------------------------------------------------------------------------- */
-
-weir_status wr_sim_op_host_register(struct wr_device *d, void *host, size_t bytes)
-{
-    weir_status s = wr_sim_enter(d, "host_register");
-    if (s != WEIR_OK) return s;
-    struct wr_sim *w = sim_device_of(d)->world;
-    uint64_t start = (uintptr_t)host;
-    if (!host || bytes == 0 || start + bytes < start)
-        s = wr_fail(WEIR_INVALID_ARGUMENT, "host_register: no memory named");
-    else if (overlaps_any(&w->registrations, start, bytes))
-        s = wr_fail(WEIR_INVALID_ARGUMENT, "host_register: some of it is registered already");
-    if (s == WEIR_OK) {
-        struct sim_range r = {.start = start, .bytes = bytes, .owner = sim_device_of(d)};
-        insert_range(&w->registrations, r);
-        w->counts.registrations++;
-    }
-    return wr_sim_leave(d, s);
-}
-
-weir_status wr_sim_op_host_unregister(struct wr_device *d, void *host)
-{
-    weir_status s = wr_sim_enter(d, "host_unregister");
-    if (s != WEIR_OK) return s;
-    struct wr_sim *w = sim_device_of(d)->world;
-    size_t at = find_start(&w->registrations, (uintptr_t)host);
-    if (at < w->registrations.n) {
-        struct sim_range r = w->registrations.items[at];
-        wr_sim_oracle_end_bytes(w, r.start, r.bytes, "unregisters");
-        remove_ranges(&w->registrations, at, at + 1);
-        wr_sim_engine_keep_off(w, r.start, r.bytes); /* the caller may free it next */
-    } else {
-        s = wr_fail(WEIR_INVALID_ARGUMENT, "host_unregister: not the start of registered memory");
-    }
-    return wr_sim_leave(d, s);
-}
-
-static const struct sim_range *range_around(const struct sim_ranges *r, uint64_t address)
-{
-    size_t at = find_range(r, address);
-    return at < r->n && r->items[at].start <= address ? &r->items[at] : NULL;
-}
-
-weir_status wr_sim_op_locate(struct wr_device *d, uint64_t address, struct wr_location *out)
-{
-    weir_status s = wr_sim_enter(d, "locate");
-    if (s != WEIR_OK) return s;
-    struct wr_sim *w = sim_device_of(d)->world;
-    struct wr_location at = {.start = address};
-    const struct sim_range *r = range_around(&w->mappings, address);
-    if (r) {
-        at.kind = WR_MEMORY_DEVICE;
-        at.ordinal = w->memories[r->memory - 1]->device->base.ordinal;
-    } else if ((r = range_around(&w->registrations, address)) != NULL) {
-        at.kind = WR_MEMORY_PINNED;
-        at.mapped = true;
-    }
-    if (r) {
-        at.start = r->start;
-        at.bytes = r->bytes;
-    }
-    *out = at;
     return wr_sim_leave(d, WEIR_OK);
 }
 

@@ -12,8 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Lowest first. A name without an ending stands for the .c and the .h.
 LAYERS = [
     "alloc/weir.h alloc/base alloc/nvtx",
-    "alloc/device alloc/edges alloc/device_cuda alloc/device_cuda_graph alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
-    " alloc/sim_memory alloc/sim_oracle alloc/sim_graph alloc/sim_doze",
+    "alloc/device alloc/edges alloc/device_cuda alloc/device_cuda_memory alloc/device_cuda_stream alloc/device_cuda_graph alloc/cuda_driver alloc/device_sim alloc/sim alloc/sim_engine alloc/sim_stream"
+    " alloc/sim_memory alloc/sim_ranges alloc/sim_oracle alloc/sim_graph alloc/sim_doze",
     "alloc/size alloc/range alloc/table alloc/index alloc/spans",
     "alloc/captures alloc/fence alloc/pages alloc/segments alloc/import",
     "alloc/stream alloc/uses alloc/heap alloc/pinned",
