@@ -83,6 +83,14 @@ void wr_stream_own(struct wr_heap *h, struct wr_fence *context)
             h->range[kind].nodes[id].stamp = h->last_stamp;
 }
 
+void wr_stream_disown(struct wr_heap *h)
+{
+    for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
+        if (h->range[kind].n_nodes > 1) return; /* node 0 is nobody's */
+    h->gate = &h->fence;
+    h->last_stamp = wr_fence_stamp(h->gate);
+}
+
 enum wr_piece_state wr_stream_state(const struct wr_heap *h, enum wr_kind kind, uint32_t id)
 {
     const struct wr_node *n = &h->range[kind].nodes[id];

@@ -26,6 +26,12 @@ void wr_policy_own(weir_pool *p, struct wr_heap *h)
     if (!captured && h->fence.events->device == p->pages.device) wr_stream_own(h, &p->context);
 }
 
+void wr_policy_choose(weir_pool *p, struct wr_heap *h, weir_reuse reuse)
+{
+    if (reuse == WEIR_REUSE_OWNER) wr_policy_own(p, h);
+    if (reuse == WEIR_REUSE_COMPLETED) wr_stream_disown(h);
+}
+
 /* Any capture noted on the device, or one that a stream of this pool has begun unnoted. */
 static bool any_captures(weir_pool *p)
 {

@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
     if (WR_UNLIKELY(st == WEIR_CAPTURING))
         return wr_capture_alloc(p, units, s, terms != NULL ? terms : &p->terms, out);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
-    if (terms != NULL && terms->reuse == WEIR_REUSE_OWNER) wr_policy_own(p, h);
+    if (terms != NULL) wr_policy_choose(p, h, terms->reuse);
     /* Looked at again under the lock: a pool that is closing visits every heap under its lock afterwards. */
     if (WR_LIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_OPEN))
         st = terms == NULL

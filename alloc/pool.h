@@ -230,6 +230,8 @@ const weir_failure *wr_report_last(void);                 /* the calling thread'
 
 /* LOCK: h->lock. The heap's memory follows OWNER from now on. */
 void wr_policy_own(weir_pool *p, struct wr_heap *h);
+/* LOCK: h->lock. What an alloc's own terms say of its stream's memory. */
+void wr_policy_choose(weir_pool *p, struct wr_heap *h, weir_reuse reuse);
 /* wr_fence_cover. CAPTURING: it would take a tick of the context, which ends every capture in it. The fence's
  * heap is pinned, or it is the context's. */
 weir_status wr_policy_cover(weir_pool *p, struct wr_fence *f, uint64_t stamp);

@@ -114,6 +114,9 @@ bool wr_stream_reap(struct wr_heap *h);
 /* From now on free pieces, those there are as well, wait for `context` before others may have them. */
 void wr_stream_own(struct wr_heap *h, struct wr_fence *context);
 
+/* Undoes that for a heap that has had no memory yet; for others it does nothing. */
+void wr_stream_disown(struct wr_heap *h);
+
 /* The heap's stream was made to wait for `stamp` of `by`: what pends for that only is READY. */
 void wr_stream_let_go(struct wr_heap *h, struct wr_fence *by, uint64_t stamp);
 

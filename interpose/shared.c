@@ -11,6 +11,7 @@
 static _Atomic(weir_pool *) pools[WEIR_SHARED_DEVICES];
 static _Atomic size_t limit_bytes[WEIR_SHARED_DEVICES];
 static _Atomic double limit_fraction[WEIR_SHARED_DEVICES];
+static _Atomic bool has_limit[WEIR_SHARED_DEVICES]; /* somebody has set or suggested one */
 
 static weir_status check_device(int device)
 {
@@ -54,7 +55,7 @@ weir_status weir_shared_pool(int device, weir_pool **out)
     return WEIR_OK;
 }
 
-weir_status weir_shared_limit(int device, size_t bytes, double fraction)
+static weir_status check_limit(int device, double fraction)
 {
     weir_status st = check_device(device);
     if (st != WEIR_OK) return st;
@@ -62,8 +63,31 @@ weir_status weir_shared_limit(int device, size_t bytes, double fraction)
         return wr_fail(WEIR_INVALID_ARGUMENT, "a fraction of %g is not between 0 and 1", fraction);
     if (atomic_load(&pools[device]) != NULL)
         return wr_fail(WEIR_IN_USE, "the pool of device %d is open: set its limit before", device);
+    return WEIR_OK;
+}
+
+static void set_limit(int device, size_t bytes, double fraction)
+{
     atomic_store(&limit_bytes[device], bytes);
     atomic_store(&limit_fraction[device], fraction);
+}
+
+weir_status weir_shared_limit(int device, size_t bytes, double fraction)
+{
+    weir_status st = check_limit(device, fraction);
+    if (st != WEIR_OK) return st;
+    atomic_store(&has_limit[device], true);
+    set_limit(device, bytes, fraction);
+    return WEIR_OK;
+}
+
+weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction)
+{
+    weir_status st = check_limit(device, fraction);
+    if (st != WEIR_OK) return st;
+    if (atomic_exchange(&has_limit[device], true))
+        return wr_fail(WEIR_IN_USE, "device %d has a limit already", device);
+    set_limit(device, bytes, fraction);
     return WEIR_OK;
 }
 

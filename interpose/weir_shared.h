@@ -24,6 +24,10 @@ WEIR_API weir_status weir_shared_pool(int device, weir_pool **out);
  * between 0 and 1); IN_USE: the pool is open, and its limit stays. */
 WEIR_API weir_status weir_shared_limit(int device, size_t bytes, double fraction);
 
+/* The same, for an adapter that would leave room for others: only where nobody has set a limit. IN_USE also says that
+ * somebody has. */
+WEIR_API weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction);
+
 /* Makes a pool that the caller has opened, with options of its own, the device's shared one. It takes the place
  * of one that is closed. Errors: INVALID_ARGUMENT, NO_DEVICE; CLOSED: `pool` is; IN_USE: another is in use. */
 WEIR_API weir_status weir_shared_adopt(int device, weir_pool *pool);

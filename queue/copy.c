@@ -38,6 +38,12 @@ void wr_copy_close(struct wr_copier *c)
     if (s != WEIR_OK) (void)c->device->ops->stream_destroy(c->device, c->stream);
 }
 
+weir_status wr_copy_alloc(const struct wr_copier *c, size_t bytes, weir_dptr *out)
+{
+    weir_alloc_options o = {.struct_size = sizeof o, .reuse = WEIR_REUSE_COMPLETED};
+    return weir_alloc_with(c->pool, bytes, c->stream, &o, out);
+}
+
 void wr_copy_cover(struct wr_copier *c, uint64_t newest)
 {
     (void)wr_fence_cover(c->fence, newest); /* failing, it stays pending until a later tick */

@@ -38,6 +38,9 @@ weir_status wr_copy_open_on(
     struct wr_copier *c, weir_pool *pool, struct wr_device *d); /* on another device */
 void wr_copy_close(struct wr_copier *c);
 
+/* Memory on the copier's stream, all of whose users will be declared: COMPLETED reuse, whatever the pool's. */
+weir_status wr_copy_alloc(const struct wr_copier *c, size_t bytes, weir_dptr *out);
+
 struct wr_origin;
 
 /* What an item is copied from. */

@@ -30,8 +30,8 @@ static weir_status open_trial(struct trial *t)
         t->there = (struct wr_copier){0}; /* it is closed */
         return s;
     }
-    s = weir_alloc(t->peer, PATTERN_BYTES + SHIFT, t->there.stream, &t->other);
-    if (s == WEIR_OK) s = weir_alloc(e->pool, 2 * PATTERN_BYTES, e->home.stream, &t->own);
+    s = wr_copy_alloc(&t->there, PATTERN_BYTES + SHIFT, &t->other);
+    if (s == WEIR_OK) s = wr_copy_alloc(&e->home, 2 * PATTERN_BYTES, &t->own);
     if (s == WEIR_OK) s = wr_pool_host_alloc(e->pool, PATTERN_BYTES, &sent);
     if (s == WEIR_OK) s = wr_pool_host_alloc(e->pool, PATTERN_BYTES, &came);
     t->sent = sent;

@@ -129,7 +129,7 @@ static bool prepare(struct bench *b)
     b->host = host;
     if (wr_pool_host_alloc(e->pool, b->room_bytes, &packed) != WEIR_OK) return false;
     b->packed = packed;
-    if (weir_alloc(e->pool, b->room_bytes, e->home.stream, &b->device) != WEIR_OK) return false;
+    if (wr_copy_alloc(&e->home, b->room_bytes, &b->device) != WEIR_OK) return false;
     memset(host, 0, b->room_bytes);
     if (e->kernels && wr_gather_warm_up(&m) != WEIR_OK) e->kernels = false;
     return await_lane(b, e->device->ops->now_ns(e->device) + given_ns);

@@ -118,9 +118,12 @@ static struct pjrt_error *device_memories(void *args)
 static struct pjrt_error *memory_stats(void *args)
 {
     struct pjrt_memory_stats *a = args;
+    if (a->struct_size < PJRT_MEMORY_STATS_BYTES)
+        return mini_error(INVALID, "not as long as it has ever been");
     a->in_use = 1000;
-    a->peak_in_use = 2000;
-    a->has_peak_in_use = true;
+    a->peak_in_use = (struct pjrt_figure){2000, true};
+    a->limit = (struct pjrt_figure){8000, true};
+    a->pool = (struct pjrt_figure){4000, true};
     return mini_enter(PJRT_DEVICE_MEMORY_STATS);
 }
 

@@ -91,6 +91,8 @@ static void test_devices_and_limits_out_of_range_are_refused(void **state)
     assert_int_equal(weir_shared_limit(0, WR_MIB, 0), WEIR_IN_USE);
     assert_int_equal(weir_shared_limit(1, 0, 1.5), WEIR_INVALID_ARGUMENT);
     assert_int_equal(weir_shared_limit(WEIR_SHARED_DEVICES, 0, 0), WEIR_NO_DEVICE);
+    assert_int_equal(weir_shared_suggest_limit(0, WR_MIB, 0), WEIR_IN_USE);
+    assert_int_equal(weir_shared_suggest_limit(1, 0, -1), WEIR_INVALID_ARGUMENT);
 }
 
 /* On a device of its own, which the process keeps: the one that WEIR_DEVICE names. */
@@ -99,7 +101,11 @@ static void test_the_first_caller_opens_the_pool_with_the_limit_and_owner_reuse(
     (void)state;
     weir_pool *pool;
     setenv("WEIR_DEVICE", "sim", 1);
+    assert_int_equal(weir_shared_suggest_limit(1, 4 * WR_MIB, 0), WEIR_OK);
+    assert_int_equal(
+        weir_shared_suggest_limit(1, 2 * WR_MIB, 0), WEIR_IN_USE); /* the first one has said something */
     assert_int_equal(weir_shared_limit(1, 8 * WR_MIB, 0), WEIR_OK);
+    assert_int_equal(weir_shared_suggest_limit(1, 4 * WR_MIB, 0), WEIR_IN_USE);
     assert_int_equal(weir_shared_pool(1, &pool), WEIR_OK);
     weir_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(weir_pool_stats(pool, &stats), WEIR_OK);

@@ -330,16 +330,24 @@ static void test_an_array_for_which_there_is_no_room_is_forwarded(void **state)
 static void test_the_memory_of_a_device_is_the_plug_ins_and_weirs(void **state)
 {
     (void)state;
-    struct pjrt_memory_stats before = {.struct_size = sizeof before, .device = device(0)}, after = before;
+    struct pjrt_memory_stats before = {.struct_size = PJRT_MEMORY_STATS_BYTES, .device = device(0)},
+                             after = before;
     assert_null(call(PJRT_DEVICE_MEMORY_STATS, &before));
     struct pjrt_buffer *b = put_bytes(0, MIB, 1);
     assert_null(call(PJRT_DEVICE_MEMORY_STATS, &after));
+    weir_stats ours = {.struct_size = sizeof ours};
+    OK(weir_pool_stats(wr_pjrt_ground_at(0)->pool, &ours));
     assert_int_equal(after.in_use - before.in_use, MIB);
-    assert_true(before.in_use >= 1000 && after.peak_in_use >= 2000 + (int64_t)MIB);
+    assert_int_equal(after.in_use, 1000 + ours.live_bytes);
+    assert_int_equal(after.peak_in_use.bytes, 2000 + ours.peak_live_bytes);
+    assert_int_equal(after.limit.bytes, 8000 + 64 * MIB);
+    assert_int_equal(after.pool.bytes, 4000 + ours.reserved_bytes);
+    assert_false(after.peak_pool.known); /* nor told by the plug-in */
+    assert_int_equal(after.peak_pool.bytes, 0);
     await(b);
     destroy(b);
     mini_settle();
-    after = (struct pjrt_memory_stats){.struct_size = sizeof after, .device = device(0)};
+    after = (struct pjrt_memory_stats){.struct_size = PJRT_MEMORY_STATS_BYTES, .device = device(0)};
     assert_null(call(PJRT_DEVICE_MEMORY_STATS, &after));
     assert_int_equal(after.in_use, before.in_use);
 }

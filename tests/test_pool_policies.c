@@ -84,6 +84,27 @@ static void test_A06_another_stream_gets_another_address(void **state)
     wr_world_close(&w);
 }
 
+/* As those do whose users are all declared, beside others in one pool. */
+static void test_a_stream_that_first_asks_for_completed_reuse_has_it_in_a_pool_of_owners(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 8 * MIB, .pool.reuse = WEIR_REUSE_OWNER});
+    weir_stream a = wr_world_stream(&w), busy = wr_world_stream(&w), c = wr_world_stream(&w);
+    weir_dptr x = must_alloc_with(&w, 8 * MIB, a, WEIR_REUSE_COMPLETED);
+    wr_world_free(&w, x, a);
+    wr_world_stall(&w, busy); /* it has nothing to do with it */
+    assert_int_equal(wr_world_alloc(&w, 8 * MIB, c), x);
+    wr_world_free(&w, x, c);
+    assert_int_equal(wr_world_try_alloc(&w, 8 * MIB, a), 0); /* c has said nothing: it is an owner */
+    assert_int_equal(alloc_with(&w, 8 * MIB, c, WEIR_REUSE_COMPLETED, -1, &x), WEIR_OK);
+    wr_world_free(&w, x, c);
+    assert_int_equal(wr_world_try_alloc(&w, 8 * MIB, a), 0); /* and remains one */
+    wr_world_let_go(&w, w.gates[0]);
+    wr_world_free(&w, wr_world_alloc(&w, 8 * MIB, a), a);
+    wr_world_close(&w);
+}
+
 static void test_declared_users_hold_an_owners_block_from_its_owner_too(void **state)
 {
     (void)state;
@@ -489,6 +510,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_A06_an_owners_block_moves_when_the_whole_context_has_passed),
         cmocka_unit_test(test_A06_another_stream_gets_another_address),
+        cmocka_unit_test(test_a_stream_that_first_asks_for_completed_reuse_has_it_in_a_pool_of_owners),
         cmocka_unit_test(test_declared_users_hold_an_owners_block_from_its_owner_too),
         cmocka_unit_test(test_an_owners_memory_stays_put_while_a_stream_captures),
         cmocka_unit_test(test_an_owners_warm_pairs_make_next_to_no_driver_call),

@@ -220,12 +220,21 @@ struct pjrt_execute {
     size_t n_devices, n_arguments;
 };
 
+struct pjrt_figure {
+    int64_t bytes;
+    bool known;
+};
+
 struct pjrt_memory_stats {
     PJRT_ARGS_HEAD;
     struct pjrt_device *device;
-    int64_t in_use, peak_in_use; /* out */
-    bool has_peak_in_use;
+    int64_t in_use; /* out, as are the others */
+    struct pjrt_figure peak_in_use, allocs, largest_alloc, limit, reserved, peak_reserved, reservable_limit,
+        largest_free, pool, peak_pool; /* allocs: a number; pool: held by the allocator, in use or not */
 };
+
+/* Callers leave out the padding at its end. */
+#define PJRT_MEMORY_STATS_BYTES (offsetof(struct pjrt_memory_stats, peak_pool.known) + sizeof(bool))
 
 /* For the calls that take or give one thing of a buffer, an event, a client, a device, a memory. */
 struct pjrt_one {

@@ -10,7 +10,7 @@ static weir_status alloc_memory(struct wr_pjrt_view *v, size_t bytes)
 {
     struct wr_pjrt_ground *g = v->site->ground;
     weir_alloc_options o = {
-        .struct_size = sizeof o, .reuse = WEIR_REUSE_COMPLETED}; /* whatever the pool's is */
+        .struct_size = sizeof o, .reuse = WEIR_REUSE_COMPLETED}; /* all users are declared */
     if (!v->pinned) return weir_alloc_with(g->pool, bytes, g->home, &o, &v->address);
     void *host;
     weir_status s = weir_host_alloc(g->pool, bytes, &host);

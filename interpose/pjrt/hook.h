@@ -111,12 +111,14 @@ void wr_pjrt_drop_error(struct pjrt_error *e); /* NULL is fine */
 
 struct wr_pjrt_view;
 
-/* What weir has on a GPU. Made at the first use, kept until the process ends. */
+/* What weir has on a GPU, in the pool that the process's adapters share. Made at the first use, kept until the process
+ * ends. Memory on `home` is under COMPLETED reuse, though the pool's is OWNER: all that reads it is declared, and OWNER
+ * asks about the whole context, by an event that would break what XLA captures meanwhile. */
 struct wr_pjrt_ground {
     int ordinal;
     pthread_once_t once;
     _Atomic bool usable; /* set once: then the rest is constant */
-    weir_pool *pool;
+    weir_pool *pool;     /* shared: never closed here */
     weir_engine *engine;
     weir_stream home;
     _Atomic(struct wr_pjrt_view *) deleted; /* pushed by any thread of the plug-in's, freed by ours */

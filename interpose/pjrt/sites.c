@@ -3,6 +3,7 @@
  * Devices of the clients that are served, and what weir has on each GPU.
  */
 #include "hook.h"
+#include "weir_shared.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -36,28 +37,29 @@ static void parse_limit(const char *text, size_t *bytes, double *fraction)
     if (number < (double)(SIZE_MAX / 2)) *bytes = (size_t)number;
 }
 
-static void choose_limit(weir_pool_options *o)
+/* For all adapters of the process, where neither the program nor another adapter has set a limit. */
+static void suggest_limit(int ordinal)
 {
+    size_t bytes = 0;
+    double fraction = 0;
     const char *limit = getenv("WEIR_JAX_LIMIT");
-    if (limit) parse_limit(limit, &o->limit_bytes, &o->limit_fraction);
-    if (o->limit_bytes || o->limit_fraction > 0) return;
-    const char *share = getenv("XLA_CLIENT_MEM_FRACTION");
-    if (!share) share = getenv("XLA_PYTHON_CLIENT_MEM_FRACTION");
-    double taken = share ? strtod(share, NULL) : 0;
-    if (!(taken > 0) || taken > 0.95) taken = 0.75;
-    o->limit_fraction = (1 - taken) * 0.8;
+    if (limit) parse_limit(limit, &bytes, &fraction);
+    if (!bytes && !(fraction > 0)) {
+        const char *share = getenv("XLA_CLIENT_MEM_FRACTION");
+        if (!share) share = getenv("XLA_PYTHON_CLIENT_MEM_FRACTION");
+        double taken = share ? strtod(share, NULL) : 0;
+        if (!(taken > 0) || taken > 0.95) taken = 0.75;
+        fraction = (1 - taken) * 0.8;
+    }
+    (void)weir_shared_suggest_limit(ordinal, bytes, fraction); /* in use: that one counts */
 }
 
+/* On the pool that all adapters of the process share: the frameworks' memory is one budget. */
 static void open_ground(struct wr_pjrt_ground *g)
 {
-    weir_pool_options o = {.struct_size = sizeof o, .device = g->ordinal};
-    choose_limit(&o);
-    if (weir_pool_open(&o, &g->pool) != WEIR_OK) return;
-    if (weir_engine_open(g->pool, NULL, &g->engine) != WEIR_OK) {
-        (void)weir_pool_close(g->pool);
-        g->pool = NULL;
-        return;
-    }
+    suggest_limit(g->ordinal);
+    if (weir_shared_pool(g->ordinal, &g->pool) != WEIR_OK) return;
+    if (weir_engine_open(g->pool, NULL, &g->engine) != WEIR_OK) return;
     g->home = weir_engine_stream(g->engine);
     atomic_store(&g->usable, g->home != NULL);
 }

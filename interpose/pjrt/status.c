@@ -8,18 +8,27 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* The device's use is the plug-in's and weir's. Its peak is the sum of both peaks: what it was at most. */
+static void add(struct pjrt_figure *f, uint64_t bytes)
+{
+    if (f->known) f->bytes += (int64_t)bytes;
+}
+
+/* The device's memory is the plug-in's and the pool's. A peak is the sum of both peaks: what it was at most. Counts of
+ * allocs, and the largest free block, are the plug-in's alone: what XLA itself could still get. */
 struct pjrt_error *wr_pjrt_memory_stats(void *args)
 {
     struct pjrt_memory_stats *a = args;
     struct pjrt_error *e = wr_pjrt_hook.original[PJRT_DEVICE_MEMORY_STATS](args);
     struct wr_pjrt_site *site = wr_pjrt_site_of_device(a->device);
     weir_stats s = {.struct_size = sizeof s};
-    if (e || a->struct_size < sizeof *a || !site || !wr_pjrt_is_open(site->ground)) return e;
+    if (e || a->struct_size < PJRT_MEMORY_STATS_BYTES || !site || !wr_pjrt_is_open(site->ground)) return e;
     wr_pjrt_sweep(site->ground);
     if (weir_pool_stats(site->ground->pool, &s) != WEIR_OK) return NULL;
     a->in_use += (int64_t)s.live_bytes;
-    if (a->has_peak_in_use) a->peak_in_use += (int64_t)s.peak_live_bytes;
+    add(&a->peak_in_use, s.peak_live_bytes);
+    add(&a->limit, s.limit_bytes);
+    add(&a->pool, s.reserved_bytes);
+    add(&a->peak_pool, s.peak_reserved_bytes);
     return NULL;
 }
 

@@ -9,13 +9,16 @@
  * streams and from its pool. Whatever is not plain - layouts, sub-byte types, other kinds of memory, no room left,
  * any error here - goes to the original function: a program never fails with this that ran without.
  *
- * What the plug-in reports of a device's memory (Device.memory_stats() in JAX) counts weir's in: bytes in use, and
- * their peak.
+ * What is on the device lies in the pool that all adapters of the process share (weir_shared.h): PyTorch, CuPy and JAX
+ * draw on one budget. Its memory is beside XLA's own, so that it needs a limit: the one that weir_shared_limit has set
+ * (weir.limit in Python); else, from the environment at the first use of a device,
+ *   WEIR_JAX_LIMIT   bytes with K, M, G or T, or a fraction of the device's memory ("0.1"); else
+ *   four fifths of what XLA leaves to others (XLA_CLIENT_MEM_FRACTION, XLA_PYTHON_CLIENT_MEM_FRACTION, or three quarters,
+ *                    are its own).
+ * A pool that another adapter has opened before keeps its limit.
  *
- * Environment, read at the first use of a device:
- *   WEIR_JAX_LIMIT   the most device memory that weir takes: bytes with K, M, G or T, or a fraction of the whole
- *                    ("0.1"). Default: four fifths of what XLA leaves to others (XLA_PYTHON_CLIENT_MEM_FRACTION,
- *                    XLA_CLIENT_MEM_FRACTION, else three quarters are its own).
+ * What the plug-in reports of a device's memory (Device.memory_stats() in JAX) counts that pool in: bytes in use, their
+ * peak, the limit, and what is reserved.
  */
 #ifndef WEIR_PJRT_H
 #define WEIR_PJRT_H
