@@ -6,8 +6,9 @@
 #include "engine.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { SLAB_POLL_NS = 20000 };
+enum { SLAB_POLL_NS = 20000, LANDED_TOGETHER = 4, HAULS_TOGETHER = 64 };
 
 /* ---- taking (LOCK: held, where nothing else is said) ------------------------------------------------- */
 
@@ -185,30 +186,64 @@ bool wr_slabs_landed(const weir_engine *e, uint64_t number)
     return true;
 }
 
-static struct wr_slab *find_arrived(weir_engine *e)
+/* LOCK: held. One of at most so many parts. */
+static struct wr_slab *find_arrived(weir_engine *e, size_t n_most)
 {
     for (unsigned i = 0; i < e->n_slabs; i++) {
         struct wr_slab *slab = e->slabs[i];
-        if (slab->state != WR_SLAB_LANDING) continue;
+        if (slab->state != WR_SLAB_LANDING || slab->n > n_most) continue;
         if (wr_mark_passed(slab->until) || WR_FAULT(COPY_LANDS_EARLY)) return slab;
     }
     return NULL;
 }
 
-bool wr_slabs_land(weir_engine *e)
+/* Slabs of few parts are hauled together: one alone is cut into fewer slices than the crew has hands. */
+struct arrivals {
+    struct wr_slab *slabs[LANDED_TOGETHER];
+    unsigned n_slabs;
+    size_t n_hauls;
+    struct wr_haul few[HAULS_TOGETHER];
+    const struct wr_haul *hauls; /* `few`, or a single slab's own */
+};
+
+/* LOCK: held. */
+static void take_arrivals(weir_engine *e, struct arrivals *a)
 {
-    wr_lock_take(&e->lock);
-    struct wr_slab *slab = find_arrived(e);
-    if (slab) slab->state = WR_SLAB_TAKEN;
-    wr_lock_give(&e->lock);
-    if (!slab) return false;
-    wr_crew_haul(slab->hauls, slab->n, true);
-    wr_lock_take(&e->lock);
-    slab->state = WR_SLAB_FREE;
+    struct wr_slab *slab = find_arrived(e, WR_SLAB_PARTS);
+    a->n_slabs = 0;
+    a->n_hauls = 0;
+    a->hauls = slab && slab->n > HAULS_TOGETHER ? slab->hauls : a->few;
+    while (slab) {
+        slab->state = WR_SLAB_TAKEN;
+        a->slabs[a->n_slabs++] = slab;
+        if (a->hauls == a->few) memcpy(a->few + a->n_hauls, slab->hauls, slab->n * sizeof *a->few);
+        a->n_hauls += slab->n;
+        bool more = a->n_slabs < LANDED_TOGETHER && a->n_hauls < HAULS_TOGETHER;
+        slab = more ? find_arrived(e, HAULS_TOGETHER - a->n_hauls) : NULL;
+    }
+}
+
+/* LOCK: held. */
+static void give_arrival(weir_engine *e, struct wr_slab *slab)
+{
     struct wr_landing *l = slab->landing;
+    slab->state = WR_SLAB_FREE;
     slab->landing = NULL;
     l->slabs--;
     end_landing(e, l);
+}
+
+bool wr_slabs_land(weir_engine *e)
+{
+    struct arrivals a;
+    wr_lock_take(&e->lock);
+    take_arrivals(e, &a);
+    wr_lock_give(&e->lock);
+    if (a.n_slabs == 0) return false;
+    wr_crew_haul(a.hauls, a.n_hauls, true);
+    wr_lock_take(&e->lock);
+    for (unsigned i = 0; i < a.n_slabs; i++)
+        give_arrival(e, a.slabs[i]);
     wr_lock_give(&e->lock);
     return true;
 }
