@@ -5,10 +5,12 @@
     python3 tests/gpu_jax.py plain|hooked [checks|figures]                one of them, in this process
 """
 import ctypes
+import functools
 import importlib.util
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -52,39 +54,103 @@ def status_of(hook):
 # ---- a GPU that is busy --------------------------------------------------------------------------------
 
 class Busy:
-    """`start` queues some 80 ms of matrix products on a device and returns at once."""
+    """`start` queues some 80 ms of matrix products on a device and returns at once. How often the loop runs is part of
+    the program: else its host would have to ask the device after each round, and nothing would be queued ahead."""
 
     def __init__(self, jax, device, ms=80):
         jnp = jax.numpy
         self.jax = jax
         self.a = jax.block_until_ready(jax.device_put(jnp.full((4096, 4096), 1e-4, jnp.bfloat16), device))
-        self.run = jax.jit(lambda a, n: jax.lax.fori_loop(0, n, lambda _, x: (x @ a) * 0.5, a))
-        jax.block_until_ready(self.run(self.a, 10))
+        self.run = jax.jit(lambda a, n: jax.lax.fori_loop(0, n, lambda _, x: (x @ a) * 0.5, a), static_argnums=1)
+        jax.block_until_ready(self.run(self.a, 200))
         t = time.perf_counter()
         jax.block_until_ready(self.run(self.a, 200))
         self.n = max(1, int(200 * ms / 1e3 / (time.perf_counter() - t)))
+        jax.block_until_ready(self.run(self.a, self.n))
         self.last = None
 
     def start(self):
         self.last = self.run(self.a, self.n)
 
+    def is_over(self):
+        return self.last.is_ready()
+
     def wait(self):
         self.jax.block_until_ready(self.last)
 
 
-def timed(action, busies=(), rounds=7):
-    """Milliseconds until ready: every round's."""
+def spin(ms):
+    """Awake: what is timed next does not pay for waking up, and what was queued before is with the driver."""
+    end = time.perf_counter() + ms / 1e3
+    while time.perf_counter() < end:
+        pass
+
+
+def timed(action, busies=(), rounds=7, over=None):
+    """Milliseconds until ready: every round's. `over` collects whether the compute had ended before that."""
     took = []
     for i in range(rounds + 2):
         for b in busies:
             b.start()
+        spin(5)
         t = time.perf_counter()
         action(i)
         took.append((time.perf_counter() - t) * 1e3)
+        if over is not None:
+            over.append(any(b.is_over() for b in busies))
         for b in busies:
             b.wait()
-        time.sleep(0.002)
     return took[2:]
+
+
+# ---- to the host, taken apart ----------------------------------------------------------------------------
+
+def huge_kib():
+    """Memory of the process in huge pages."""
+    lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+
+
+def take_apart(action, hook, rounds):
+    """Medians: milliseconds in all, in the hook's part, of processor time in user and system mode, page faults, and how
+    much more memory lies in huge pages."""
+    rows = []
+    for i in range(rounds + 2):
+        spin(5)
+        before, huge, u = hook_ns(hook), huge_kib(), resource.getrusage(resource.RUSAGE_SELF)
+        t = time.perf_counter()
+        action(i)
+        took = (time.perf_counter() - t) * 1e3
+        v = resource.getrusage(resource.RUSAGE_SELF)
+        rows.append((took, (hook_ns(hook) - before) / 1e6, (v.ru_utime - u.ru_utime) * 1e3,
+                     (v.ru_stime - u.ru_stime) * 1e3, v.ru_minflt - u.ru_minflt, (huge_kib() - huge) / 1024))
+    return [statistics.median(column) for column in zip(*rows[2:])]
+
+
+def hook_ns(hook):
+    return status_of(hook)["served"]["to_host"]["ns"] if hook else 0
+
+
+def breakdown(jax, np, hook):
+    """Where np.asarray of 64 MiB spends its time. Each result kept needs memory that this process, and maybe this
+    machine, has never touched; one that is dropped gives its pages to the next. Beside them, the same memory filled by
+    NumPy from the host: what the pages cost without any GPU."""
+    rounds, n = 7, 16 * MIB
+    make = jax.jit(lambda x: jax.numpy.full((n,), x, jax.numpy.float32))
+    arrays = [jax.block_until_ready(make(float(i))) for i in range(2 * (rounds + 2))]
+    source, kept = np.ones(n, np.float32), []
+
+    def fill_kept(i):
+        kept.append(source.copy())
+
+    cases = {
+        "to host, results kept": lambda i: np.asarray(arrays[i]),
+        "to host, results dropped": lambda i: np.asarray(arrays.pop()) is None,
+        "numpy copy, results kept": fill_kept,
+        "numpy copy, results dropped": lambda i: source.copy() is None,
+        "numpy copy into warm memory": lambda i: np.copyto(kept[0], source),
+    }
+    return {name: take_apart(action, hook, rounds) for name, action in cases.items()}
 
 
 def figures(jax, np):
@@ -103,7 +169,12 @@ def figures(jax, np):
     out["jax.h2d_64m_busy_ratio"] = out["jax.h2d_64m_busy_ms"] / idle
     small = [np.arange(256, dtype=np.float32) + i for i in range(2)]
     out["jax.h2d_1k_idle_ms"] = statistics.median(timed(put(small), rounds=101))
-    out["jax.h2d_1k_busy_ms"] = statistics.median(timed(put(small), [busy0], 21))
+    over = []
+    out["jax.h2d_1k_busy_ms"] = statistics.median(timed(put(small), [busy0], 21, over))
+    out["busy_rounds_too_short"] = float(sum(over))  # those say nothing: the device was idle again
+    ready = jax.device_put(small[0], d0).block_until_ready()
+    out["ready_1k_ms"] = statistics.median(timed(lambda i: ready.block_until_ready(), rounds=21))
+    out["put_1k_returns_ms"] = statistics.median(timed(lambda i: jax.device_put(small[i % 2], d0), rounds=101))
 
     # A fresh array each time: JAX keeps the host's copy of one.
     make = jax.jit(lambda x: jnp.full((16 * MIB,), x, jnp.float32))
@@ -179,14 +250,14 @@ def check_lifetime(jax, np):
     """A buffer deleted while a kernel will still read it, with its memory in demand."""
     busy = Busy(jax, jax.devices()[0])
 
-    @jax.jit
+    @functools.partial(jax.jit, static_argnums=2)
     def late(a, x, n):
         y = jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a)
         x, y = jax.lax.optimization_barrier((x, y))  # x is read after the loop
         return x.min(), x.max()
 
     n = 4 * MIB
-    jax.block_until_ready(late(busy.a, jax.device_put(np.zeros(n, np.float32)), 1))
+    jax.block_until_ready(late(busy.a, jax.device_put(np.zeros(n, np.float32)), busy.n))
     for i in range(8):
         x = jax.device_put(np.full(n, i, np.float32))
         low, high = late(busy.a, x, busy.n)
@@ -256,7 +327,7 @@ def check_across(jax, np):
     if len(devices) < 2:
         return "one GPU"
     busy = Busy(jax, devices[0], 30)
-    f = jax.jit(lambda a, x, n: jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a).sum() * 0 + x)
+    f = jax.jit(lambda a, x, n: jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a).sum() * 0 + x, static_argnums=2)
     for i in range(10):
         x = f(busy.a, jax.device_put(np.full(1 << 20, i, np.float32), devices[0]), busy.n)
         y = jax.device_put(x, devices[1])  # before x is computed
@@ -290,6 +361,7 @@ def run_one(mode, what):
                 result["checks"][check.__name__] = f"FAILED {type(e).__name__}: {e}"[:300]
     if what in ("all", "figures"):
         result["figures"] = figures(jax, np)
+        result["breakdown"] = breakdown(jax, np, hook)
     if hook:
         result["status"] = status_of(hook)
     print("RESULT " + json.dumps(result), flush=True)
@@ -304,6 +376,15 @@ def run_child(mode):
     return json.loads(lines[-1])
 
 
+def print_breakdowns(plain, hooked):
+    huge = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
+    print(f"64 MiB; huge pages: {(huge / 'enabled').read_text().strip()}, defrag: {(huge / 'defrag').read_text().strip()}")
+    print(f"{'':36s} {'ms':>8s} {'in hook':>8s} {'user ms':>8s} {'sys ms':>8s} {'faults':>8s} {'huge MiB':>8s}")
+    for name in hooked:
+        for mode, rows in (("weir", hooked), ("plain", plain)):
+            print(f"{name:28s} {mode:7s} " + " ".join(f"{x:8.1f}" for x in rows[name]))
+
+
 def main():
     if importlib.util.find_spec("jax") is None or not find_plugin() or not pathlib.Path("/dev/nvidia0").exists():
         print("no JAX with its CUDA 13 plug-in, or no GPU: skipped")
@@ -314,6 +395,7 @@ def main():
     print(f"{'figure':28s} {'weir':>10s} {'plain':>10s}")
     for name in hooked["figures"]:
         print(f"{name:28s} {hooked['figures'][name]:10.3f} {plain['figures'][name]:10.3f}")
+    print_breakdowns(plain["breakdown"], hooked["breakdown"])
     for name in hooked["checks"]:
         print(f"{name:28s} {hooked['checks'][name]} (plain: {plain['checks'][name]})")
     print(json.dumps(hooked["status"]))

@@ -79,6 +79,8 @@ static void test_J04_the_status_says_what_was_served_and_what_was_not_and_why(vo
     assert_int_equal(forwarded(WR_PJRT_TYPE), other + 1);
     (void)weir_pjrt_status(text, sizeof text);
     assert_non_null(strstr(text, "\"limit_bytes\": 67108864")); /* 64M */
+    assert_non_null(strstr(text, "\"ns\": "));
+    assert_true(atomic_load(&wr_pjrt_hook.counters.ns[WR_PJRT_FROM_HOST]) > 0);
     assert_non_null(strstr(text, "an element type without whole bytes"));
 }
 

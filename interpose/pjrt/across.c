@@ -141,7 +141,7 @@ static enum wr_pjrt_reason copy_and_deliver(struct passage *p, struct settling *
 static enum wr_pjrt_reason pass(struct passage *p, struct pjrt_buffer *from, struct pjrt_buffer **out)
 {
     struct wr_pjrt_view *view;
-    uint64_t address;
+    uint64_t address, began_ns = wr_pjrt_now_ns();
     enum wr_pjrt_reason why = find_ends(p, from);
     if (why == WR_PJRT_SERVED) why = open_engines(p);
     if (why == WR_PJRT_SERVED) why = wr_pjrt_view_open(p->to_site, p->to_pinned, p->array.bytes, &view);
@@ -155,7 +155,7 @@ static enum wr_pjrt_reason pass(struct passage *p, struct pjrt_buffer *from, str
     s->job.run = settle;
     s->source = from;
     why = copy_and_deliver(p, s, address, view, out);
-    if (why == WR_PJRT_SERVED) wr_pjrt_count_served(p->kind, p->array.bytes);
+    if (why == WR_PJRT_SERVED) wr_pjrt_count_served(p->kind, p->array.bytes, began_ns);
     return why;
 }
 

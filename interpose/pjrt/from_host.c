@@ -56,6 +56,7 @@ static enum wr_pjrt_reason serve(struct pjrt_from_host *a)
     struct wr_pjrt_array array;
     struct wr_pjrt_view *view;
     weir_piece piece;
+    uint64_t began_ns = wr_pjrt_now_ns();
     if (a->struct_size < sizeof *a) return WR_PJRT_UNKNOWN;
     enum wr_pjrt_reason why = find_site(a, &site);
     if (why == WR_PJRT_SERVED) why = wr_pjrt_describe(&array, a->type, a->dims, a->n_dims);
@@ -63,7 +64,7 @@ static enum wr_pjrt_reason serve(struct pjrt_from_host *a)
     if (why == WR_PJRT_SERVED) why = wr_pjrt_find_rows(&array, a->strides, a->n_strides, &piece);
     if (why == WR_PJRT_SERVED) why = wr_pjrt_view_open(site, false, array.bytes, &view);
     if (why == WR_PJRT_SERVED) why = copy_into(a, &array, view, piece);
-    if (why == WR_PJRT_SERVED) wr_pjrt_count_served(WR_PJRT_FROM_HOST, array.bytes);
+    if (why == WR_PJRT_SERVED) wr_pjrt_count_served(WR_PJRT_FROM_HOST, array.bytes, began_ns);
     return why;
 }
 

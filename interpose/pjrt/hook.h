@@ -77,7 +77,7 @@ enum wr_pjrt_reason {
 };
 
 struct wr_pjrt_counters {
-    _Atomic uint64_t served[WR_PJRT_N_KINDS], bytes[WR_PJRT_N_KINDS];
+    _Atomic uint64_t served[WR_PJRT_N_KINDS], bytes[WR_PJRT_N_KINDS], ns[WR_PJRT_N_KINDS];
     _Atomic uint64_t forwarded[WR_PJRT_N_REASONS];
     _Atomic uint64_t execute_waits;
 };
@@ -91,7 +91,8 @@ struct wr_pjrt_hook {
 };
 extern struct wr_pjrt_hook wr_pjrt_hook;
 
-void wr_pjrt_count_served(enum wr_pjrt_kind kind, size_t bytes);
+uint64_t wr_pjrt_now_ns(void);
+void wr_pjrt_count_served(enum wr_pjrt_kind kind, size_t bytes, uint64_t began_ns);
 /* Counts the reason, and calls the original function. */
 struct pjrt_error *wr_pjrt_forward(int place, void *args, enum wr_pjrt_reason why);
 

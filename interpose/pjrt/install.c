@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 struct wr_pjrt_hook wr_pjrt_hook;
@@ -147,10 +148,19 @@ const char *weir_pjrt_message(void)
 
 /* ---- counters ---------------------------------------------------------------------------------------- */
 
-void wr_pjrt_count_served(enum wr_pjrt_kind kind, size_t bytes)
+uint64_t wr_pjrt_now_ns(void)
 {
-    atomic_fetch_add_explicit(&wr_pjrt_hook.counters.served[kind], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&wr_pjrt_hook.counters.bytes[kind], bytes, memory_order_relaxed);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void wr_pjrt_count_served(enum wr_pjrt_kind kind, size_t bytes, uint64_t began_ns)
+{
+    struct wr_pjrt_counters *c = &wr_pjrt_hook.counters;
+    atomic_fetch_add_explicit(&c->served[kind], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->bytes[kind], bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->ns[kind], wr_pjrt_now_ns() - began_ns, memory_order_relaxed);
 }
 
 struct pjrt_error *wr_pjrt_forward(int place, void *args, enum wr_pjrt_reason why)

@@ -75,8 +75,9 @@ static void put_served(struct text *t)
     const struct wr_pjrt_counters *c = &wr_pjrt_hook.counters;
     put(t, "\"served\": {");
     for (int i = 0; i < WR_PJRT_N_KINDS; i++)
-        put(t, "%s\"%s\": {\"count\": %llu, \"bytes\": %llu}", i ? ", " : "", names[i],
-            (unsigned long long)atomic_load(&c->served[i]), (unsigned long long)atomic_load(&c->bytes[i]));
+        put(t, "%s\"%s\": {\"count\": %llu, \"bytes\": %llu, \"ns\": %llu}", i ? ", " : "", names[i],
+            (unsigned long long)atomic_load(&c->served[i]), (unsigned long long)atomic_load(&c->bytes[i]),
+            (unsigned long long)atomic_load(&c->ns[i]));
     put(t, "}");
 }
 

@@ -89,13 +89,14 @@ static weir_status copy(struct fetching *f)
 static void fetch(struct wr_pjrt_job *job)
 {
     struct fetching *f = (struct fetching *)job;
+    uint64_t began_ns = wr_pjrt_now_ns();
     wr_pjrt_do(PJRT_EVENT_DESTROY, f->source_ready);
     if (copy(f) != WEIR_OK) {
         atomic_fetch_add(&wr_pjrt_hook.counters.forwarded[WR_PJRT_FAILED], 1);
         run_original(f);
         return;
     }
-    wr_pjrt_count_served(WR_PJRT_TO_HOST, f->bytes);
+    wr_pjrt_count_served(WR_PJRT_TO_HOST, f->bytes, began_ns);
     wr_pjrt_release_source(f->source); /* before the caller learns of it: he may donate the buffer then */
     set_event(f, 0, NULL, 0);
     free(f);

@@ -47,8 +47,9 @@ WEIR_PJRT_API int weir_pjrt_uninstall(void);
 WEIR_PJRT_API const char *weir_pjrt_message(void);
 
 /* Writes what is hooked and was served as a JSON object, cut to `bytes` with its 0, and returns the length that it
- * has in full, as snprintf does. Fields: "installed" "version" "clients" "devices" (each with "device", "live_bytes",
- * "reserved_bytes", "limit_bytes"); "served", by function: "count", "bytes"; "forwarded", by reason: count;
+ * has in full, as snprintf does. Fields: "installed" "version" "clients" "devices" (each with "device",
+ * "live_bytes", "reserved_bytes", "limit_bytes"); "served", by function: "count", "bytes", "ns" (spent in calls; of
+ * "to_host", from the source being ready until the bytes are there); "forwarded", by reason: count;
  * "execute_waits": executions that waited for a copy of an argument to end. */
 WEIR_PJRT_API size_t weir_pjrt_status(char *json, size_t bytes);
 
