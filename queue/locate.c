@@ -133,7 +133,7 @@ static bool is_packed(const struct wr_transfer *t, const struct wr_move *moves, 
     return wr_ways_choose(&t->engine->ways, n_small, bytes) == WEIR_WAY_PACKED;
 }
 
-/* Pageable ones go to the end, in their order. */
+/* Those that are staged go to the end, in their order. */
 static weir_status locate_with_host(struct wr_transfer *t)
 {
     bool up = t->direction == WEIR_TO_DEVICE;
@@ -147,7 +147,7 @@ static weir_status locate_with_host(struct wr_transfer *t)
         bool pinned = false;
         s = check_own_side(t, &own, up ? m.to : m.from, up ? to : from);
         if (s == WEIR_OK) s = check_host_side(t, &host, up ? m.from : m.to, up ? from : to, &pinned);
-        if (pinned)
+        if (pinned && !(t->options->flags & WEIR_COPY_DURING_CALL))
             t->moves[t->n_in_place++] = m;
         else
             staged[n_staged++] = m;

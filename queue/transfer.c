@@ -168,9 +168,13 @@ static weir_status check_arguments(
     if ((unsigned)direction > WEIR_ON_DEVICE)
         return wr_fail(WEIR_INVALID_ARGUMENT, "no direction %d", (int)direction);
     if (!pieces && n_pieces > 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the pieces are NULL");
-    if (o->struct_size != sizeof *o || (o->flags & ~(unsigned)(WEIR_COPY_URGENT | WEIR_COPY_IN_PLACE)))
+    const unsigned known = WEIR_COPY_URGENT | WEIR_COPY_IN_PLACE | WEIR_COPY_DURING_CALL;
+    if (o->struct_size != sizeof *o || (o->flags & ~known))
         return wr_fail(
             WEIR_INVALID_ARGUMENT, "options with struct_size = %zu and known flags are needed", sizeof *o);
+    if ((o->flags & WEIR_COPY_DURING_CALL) &&
+        (direction != WEIR_TO_DEVICE || (o->flags & WEIR_COPY_IN_PLACE)))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "DURING_CALL is for copies to a device, and not with IN_PLACE");
     if (!o->after && o->n_after > 0) return wr_fail(WEIR_INVALID_ARGUMENT, "the list of streams is NULL");
     return WEIR_OK;
 }

@@ -91,7 +91,10 @@ enum {
     WEIR_COPY_URGENT = 1 << 0,
     /* Host memory is read and written when the copy runs, never during the call: for a source that the work named in
      * `after` is to fill. Pageable memory is INVALID_POINTER. */
-    WEIR_COPY_IN_PLACE = 1 << 1
+    WEIR_COPY_IN_PLACE = 1 << 1,
+    /* To a device: host memory is read during the call, pinned memory too, and may be overwritten when weir_copy
+     * returns. Not with IN_PLACE. */
+    WEIR_COPY_DURING_CALL = 1 << 2
 };
 
 typedef struct weir_copy_options {

@@ -605,6 +605,31 @@ static void test_a_copy_in_place_reads_pinned_memory_when_it_runs_and_refuses_pa
     close_copies(&c);
 }
 
+static void test_a_copy_reads_pinned_memory_during_the_call_where_it_is_told_to(void **state)
+{
+    (void)state;
+    struct copy_world c;
+    struct wr_sim_gate *stall;
+    open_copies(&c);
+    weir_dptr block = device_block(&c, 1000);
+    void *pinned = pinned_pattern(&c, 1000, 23);
+    OK(wr_sim_stall(c.w.device, c.w.stream[0], &stall));
+    weir_copy_options o = after(&c.w.stream[0]);
+    o.flags = WEIR_COPY_DURING_CALL;
+    weir_ticket t = copy_one(&c, WEIR_TO_DEVICE, piece(block, host_address(pinned), 1000), &o);
+    memset(pinned, 0, 1000); /* long before the copy runs */
+    wr_sim_gate_open(stall);
+    OK(weir_copy_wait(c.engine, t, -1));
+    assert_device_pattern(&c, block, 1000, 23);
+    weir_piece p = piece(host_address(pinned), block, 1000);
+    assert_int_equal(weir_copy(c.engine, WEIR_TO_HOST, &p, 1, &o, NULL), WEIR_INVALID_ARGUMENT);
+    p = piece(block, host_address(pinned), 1000);
+    o.flags |= WEIR_COPY_IN_PLACE;
+    assert_int_equal(weir_copy(c.engine, WEIR_TO_DEVICE, &p, 1, &o, NULL), WEIR_INVALID_ARGUMENT);
+    OK(weir_free(c.w.pool, block, c.home));
+    close_copies(&c);
+}
+
 static void test_gates_are_few_and_strangers_are_none(void **state)
 {
     (void)state;
@@ -647,6 +672,7 @@ int main(void)
         cmocka_unit_test(
             test_what_is_queued_on_a_gate_holds_up_the_copies_that_name_it_and_the_gate_is_not_lent_again),
         cmocka_unit_test(test_a_copy_in_place_reads_pinned_memory_when_it_runs_and_refuses_pageable_memory),
+        cmocka_unit_test(test_a_copy_reads_pinned_memory_during_the_call_where_it_is_told_to),
         cmocka_unit_test(test_gates_are_few_and_strangers_are_none),
         cmocka_unit_test(test_P05_a_lost_device_ends_every_call_and_the_engine_closes),
     };

@@ -275,6 +275,39 @@ static void test_J03_an_array_may_change_after_the_call_where_that_was_promised(
     }
 }
 
+/* The copy itself stands behind a stream that does not move. */
+static void test_what_is_read_during_the_call_is_the_callers_at_once(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t bytes;
+        int semantics;
+    } cases[] = {{1000, PJRT_HOST_ZERO_COPY}, {3 * MIB, PJRT_HOST_ONLY_DURING_CALL}};
+    struct wr_sim_gate *gates[MINI_READY];
+    destroy(put_bytes(0, 10, 1)); /* so that there is a pool */
+    for (unsigned i = 0; i < WR_ARRAY_LEN(cases); i++) {
+        int64_t dims[1] = {(int64_t)cases[i].bytes};
+        void *host;
+        OK(weir_host_alloc(
+            wr_pjrt_ground_at(0)->pool, cases[i].bytes, &host)); /* read later, if not told otherwise */
+        for (size_t j = 0; j < cases[i].bytes; j++)
+            ((unsigned char *)host)[j] = byte_at(j, i);
+        struct pjrt_from_host args = from_args(0, host, U8, dims, 1);
+        args.semantics = cases[i].semantics;
+        for (int r = 0; r < MINI_READY; r++)
+            OK(wr_sim_stall(device(0)->sim, device(0)->ready[r], &gates[r]));
+        assert_null(call(PJRT_CLIENT_BUFFER_FROM_HOST_BUFFER, &args));
+        assert_true(is_ready(args.done_with_host_buffer));
+        memset(host, 0, cases[i].bytes);
+        for (int r = 0; r < MINI_READY; r++)
+            wr_sim_gate_open(gates[r]);
+        drop(PJRT_EVENT_DESTROY, args.done_with_host_buffer);
+        assert_bytes(args.buffer, i);
+        destroy(args.buffer);
+        OK(weir_host_free(wr_pjrt_ground_at(0)->pool, host, WEIR_NO_STREAM));
+    }
+}
+
 static void test_memory_deleted_under_a_reader_is_not_used_again_before_it_has_read(void **state)
 {
     (void)state;
@@ -359,7 +392,17 @@ static void test_any_call_of_the_plug_in_may_fail_and_the_array_arrives_all_the_
     (void)state;
     static const int places[] = {
         MINI_STREAM_GET, PJRT_CLIENT_CREATE_VIEW_OF_DEVICE_BUFFER, PJRT_BUFFER_READY_EVENT};
+    static const int places_to_do_without[] = {PJRT_EVENT_CREATE, PJRT_EVENT_SET};
     destroy(put_bytes(0, 10, 1));
+    for (unsigned i = 0; i < WR_ARRAY_LEN(places_to_do_without); i++) {
+        uint64_t before = served(WR_PJRT_FROM_HOST);
+        mini_fail(places_to_do_without[i], 0);
+        struct pjrt_buffer *b = put_bytes(0, 1000, i);
+        mini_fail(-1, 0);
+        assert_int_equal(served(WR_PJRT_FROM_HOST), before + 1);
+        assert_bytes(b, i);
+        destroy(b);
+    }
     for (unsigned i = 0; i < WR_ARRAY_LEN(places); i++) {
         uint64_t refused = forwarded(WR_PJRT_REFUSED);
         mini_fail(places[i], 0);
@@ -441,6 +484,7 @@ int main(void)
         HOOKED(test_what_is_not_plain_is_forwarded_and_right),
         HOOKED(test_J02_an_array_arrives_while_the_device_computes),
         HOOKED(test_J03_an_array_may_change_after_the_call_where_that_was_promised),
+        HOOKED(test_what_is_read_during_the_call_is_the_callers_at_once),
         HOOKED(test_memory_deleted_under_a_reader_is_not_used_again_before_it_has_read),
         HOOKED(test_a_view_deleted_before_its_copy_is_over_keeps_its_memory_until_then),
         HOOKED(test_an_array_for_which_there_is_no_room_is_forwarded),

@@ -56,3 +56,16 @@ bool wr_pjrt_on_ready(
         .struct_size = sizeof args, .event = e, .callback = callback, .argument = argument};
     return wr_pjrt_call(PJRT_EVENT_ON_READY, &args);
 }
+
+struct pjrt_event *wr_pjrt_make_event(void)
+{
+    struct pjrt_event_create args = {.struct_size = sizeof args};
+    return wr_pjrt_call(PJRT_EVENT_CREATE, &args) ? args.event : NULL;
+}
+
+bool wr_pjrt_set_event(struct pjrt_event *e, int code, const char *message, size_t n_message)
+{
+    struct pjrt_event_set args = {
+        .struct_size = sizeof args, .event = e, .code = code, .message = message, .n_message = n_message};
+    return wr_pjrt_call(PJRT_EVENT_SET, &args);
+}

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Host memory to a device. The engine reads pageable memory during the call, and pinned memory later; what the caller
- * was promised about his array holds for both.
+ * Host memory to a device. The engine reads pageable memory during the call, and pinned memory later, unless told
+ * otherwise; what the caller was promised about his array holds for both. No call waits for a copy.
  */
 #include "hook.h"
+
+enum { AT_ONCE_MOST = 64 << 10 };
 
 static enum wr_pjrt_reason find_site(const struct pjrt_from_host *a, struct wr_pjrt_site **out)
 {
@@ -13,13 +15,26 @@ static enum wr_pjrt_reason find_site(const struct pjrt_from_host *a, struct wr_p
     return pinned ? WR_PJRT_MEMORY : WR_PJRT_SERVED;
 }
 
-/* When the array may change: at once, or when the buffer is ready. Waits for this copy alone. */
-static enum wr_pjrt_reason promise_host(
-    struct pjrt_from_host *a, weir_engine *engine, weir_ticket ticket, struct pjrt_buffer *buffer)
+/* Is the array read during the call, though it may lie in pinned memory? Small ones cost less so: nobody has to tell
+ * their owner later that he may have them back. */
+static bool is_read_at_once(const struct pjrt_from_host *a, size_t bytes)
 {
-    if (a->semantics == PJRT_HOST_ONLY_DURING_CALL && weir_copy_wait(engine, ticket, -1) != WEIR_OK)
-        return WR_PJRT_FAILED;
-    struct pjrt_event *done = wr_pjrt_ready_event(buffer);
+    return a->semantics == PJRT_HOST_ONLY_DURING_CALL || bytes <= AT_ONCE_MOST;
+}
+
+static struct pjrt_event *make_done_event(void)
+{
+    struct pjrt_event *done = wr_pjrt_make_event();
+    if (!done || wr_pjrt_set_event(done, 0, NULL, 0)) return done;
+    wr_pjrt_do(PJRT_EVENT_DESTROY, done);
+    return NULL;
+}
+
+/* When the array may change: now, or when the buffer is ready. */
+static enum wr_pjrt_reason promise_host(struct pjrt_from_host *a, bool at_once, struct pjrt_buffer *buffer)
+{
+    struct pjrt_event *done = at_once ? make_done_event() : NULL;
+    if (!done) done = wr_pjrt_ready_event(buffer);
     if (!done) return WR_PJRT_REFUSED;
     a->done_with_host_buffer = done;
     a->buffer = buffer;
@@ -32,9 +47,11 @@ static enum wr_pjrt_reason copy_into(
     weir_engine *engine = v->site->ground->engine;
     weir_ticket ticket = {0};
     struct pjrt_buffer *buffer;
+    bool at_once = is_read_at_once(a, array->bytes);
+    weir_copy_options o = {.struct_size = sizeof o, .flags = at_once ? WEIR_COPY_DURING_CALL : 0};
     piece.to = v->address;
     piece.from = (uintptr_t)a->data;
-    weir_status s = weir_copy(engine, WEIR_TO_DEVICE, &piece, 1, NULL, &ticket);
+    weir_status s = weir_copy(engine, WEIR_TO_DEVICE, &piece, 1, &o, &ticket);
     enum wr_pjrt_reason why =
         s == WEIR_OK ? wr_pjrt_deliver(v, array, engine, ticket, false, &buffer) : WR_PJRT_FAILED;
     if (why != WR_PJRT_SERVED) {
@@ -42,7 +59,7 @@ static enum wr_pjrt_reason copy_into(
         wr_pjrt_view_close(v);
         return why;
     }
-    why = promise_host(a, engine, ticket, buffer);
+    why = promise_host(a, at_once, buffer);
     if (why != WR_PJRT_SERVED) {
         (void)weir_copy_wait(engine, ticket, -1); /* the array is the caller's again */
         wr_pjrt_do(PJRT_BUFFER_DESTROY, buffer);

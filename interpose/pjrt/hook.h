@@ -107,6 +107,9 @@ struct pjrt_event *wr_pjrt_ready_event(struct pjrt_buffer *b); /* the caller's. 
 bool wr_pjrt_on_ready(
     struct pjrt_event *e, void (*callback)(struct pjrt_error *error, void *argument), void *argument);
 void wr_pjrt_drop_error(struct pjrt_error *e); /* NULL is fine */
+/* An event of our own, to be set once. `code` 0 is success. */
+struct pjrt_event *wr_pjrt_make_event(void); /* NULL: an error */
+bool wr_pjrt_set_event(struct pjrt_event *e, int code, const char *message, size_t n_message);
 
 /* ---- sites.c ----------------------------------------------------------------------------------------- */
 

@@ -24,12 +24,7 @@ struct fetching {
 
 static void set_event(struct fetching *f, int code, const char *message, size_t n_message)
 {
-    struct pjrt_event_set args = {.struct_size = sizeof args,
-        .event = f->event,
-        .code = code,
-        .message = message,
-        .n_message = n_message};
-    wr_pjrt_call(PJRT_EVENT_SET, &args);
+    (void)wr_pjrt_set_event(f->event, code, message, n_message);
     wr_pjrt_release(f->event, PJRT_EVENT_DESTROY);
 }
 
@@ -120,9 +115,8 @@ static void on_source_ready(struct pjrt_error *error, void *argument)
 
 static bool make_event(struct fetching *f)
 {
-    struct pjrt_event_create args = {.struct_size = sizeof args};
-    if (!wr_pjrt_call(PJRT_EVENT_CREATE, &args)) return false;
-    f->event = args.event;
+    f->event = wr_pjrt_make_event();
+    if (!f->event) return false;
     if (wr_pjrt_hold(f->event)) return true;
     wr_pjrt_do(PJRT_EVENT_DESTROY, f->event);
     return false;
