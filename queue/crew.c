@@ -4,9 +4,9 @@
  * the first haul that is worth it, sleep where there is nothing to do, and never end; at exit and in a child of fork
  * nothing asks for them any more (edges.h), and who would ask works alone.
  *
- * A haul is cut into slices, which helpers and owner take one by one from a common count. The haul lives on its
- * owner's stack: a helper is counted in under the crew's lock, and the owner leaves when no slice is left and the
- * last helper is out.
+ * A job is cut into slices, which helpers and owner take one by one from a common count. It is its owner's memory: a
+ * helper is counted in under the crew's lock, and the owner leaves when no slice is left and the last helper is out. An
+ * owner who has begun the next job before he ends one leaves no helper idle in between.
  *
  * Large copies bypass the cache: what is staged is read by the copy engine next, and would drive out what computes
  * on the host.
@@ -32,19 +32,11 @@ enum {
     LOOKS = 4000 /* some 50 us: chunks of a copy follow each other, and waking a sleeper costs as much */
 };
 
-struct job {
-    struct job *next;
-    const struct wr_haul *hauls;
-    size_t n, slice_bytes;
-    _Atomic size_t taken; /* hauls, each in slices: see work */
-    unsigned helpers;     /* in it; guarded by the crew's lock */
-};
-
 /* LOCK: guards all of it. A plain mutex: nothing of weir is called under it. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    struct job *jobs;
+    struct wr_crew_job *jobs;
     unsigned n_helpers;
     _Atomic unsigned n_jobs; /* so many are on the list; written under the lock */
     bool started;
@@ -112,7 +104,7 @@ static void copy_slice(const struct wr_haul *h, size_t slice, size_t slice_bytes
 }
 
 /* Takes slices until none is left. */
-static void work(struct job *j)
+static void work(struct wr_crew_job *j)
 {
     size_t haul = 0, before = 0; /* slices of the hauls before */
     for (;;) {
@@ -126,9 +118,9 @@ static void work(struct job *j)
 
 /* ---- helpers ----------------------------------------------------------------------------------------- */
 
-static void leave_list(struct job *j)
+static void leave_list(struct wr_crew_job *j)
 {
-    struct job **link = &crew.jobs;
+    struct wr_crew_job **link = &crew.jobs;
     while (*link && *link != j)
         link = &(*link)->next;
     if (!*link) return;
@@ -148,7 +140,7 @@ static void *help(void *unused)
     (void)unused;
     pthread_mutex_lock(&crew.lock);
     for (;;) {
-        struct job *j = crew.jobs;
+        struct wr_crew_job *j = crew.jobs;
         if (!j) {
             pthread_cond_wait(&crew.work, &crew.lock);
             continue;
@@ -189,18 +181,35 @@ unsigned wr_crew_hands(void)
     return count_wanted() + 1;
 }
 
-static void share(struct job *j)
+static void put_on_list(struct wr_crew_job *j)
 {
     pthread_mutex_lock(&crew.lock);
     if (!crew.started) start_helpers_slow();
-    struct job **link = &crew.jobs;
+    struct wr_crew_job **link = &crew.jobs;
     while (*link)
         link = &(*link)->next;
     *link = j;
     atomic_fetch_add(&crew.n_jobs, 1);
     pthread_cond_broadcast(&crew.work);
     pthread_mutex_unlock(&crew.lock);
+}
+
+void wr_crew_begin(struct wr_crew_job *j, const struct wr_haul *hauls, size_t n, bool fresh)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += hauls[i].bytes * hauls[i].rows;
+    size_t share_bytes = wr_round_up(bytes / (SLICES_A_HAND * wr_crew_hands()), 4096);
+    *j = (struct wr_crew_job){
+        .hauls = hauls, .n = n, .slice_bytes = wr_max(share_bytes, fresh ? SLICE_FRESH : SLICE_LEAST)};
+    j->shared = bytes > ALONE_MOST && wr_edges_check() == WEIR_OK;
+    if (j->shared) put_on_list(j);
+}
+
+void wr_crew_end(struct wr_crew_job *j)
+{
     work(j);
+    if (!j->shared) return;
     pthread_mutex_lock(&crew.lock);
     leave_list(j);
     while (j->helpers > 0)
@@ -210,16 +219,9 @@ static void share(struct job *j)
 
 void wr_crew_haul(const struct wr_haul *hauls, size_t n, bool fresh)
 {
-    size_t bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        bytes += hauls[i].bytes * hauls[i].rows;
-    size_t share_bytes = wr_round_up(bytes / (SLICES_A_HAND * wr_crew_hands()), 4096);
-    struct job j = {
-        .hauls = hauls, .n = n, .slice_bytes = wr_max(share_bytes, fresh ? SLICE_FRESH : SLICE_LEAST)};
-    if (bytes <= ALONE_MOST || wr_edges_check() != WEIR_OK)
-        work(&j);
-    else
-        share(&j);
+    struct wr_crew_job j;
+    wr_crew_begin(&j, hauls, n, fresh);
+    wr_crew_end(&j);
 }
 
 void wr_crew_advise(void *to, size_t bytes)

@@ -19,6 +19,19 @@ struct wr_haul { /* one copy on the host, or rows of it */
  * lock is held. */
 void wr_crew_haul(const struct wr_haul *hauls, size_t n, bool fresh);
 
+/* The same in two steps, for an owner who has more: from begin on helpers may work, until end they may still, and the
+ * job and the hauls stay where they are. PAIRS: each begin has its end. */
+struct wr_crew_job { /* crew.c's */
+    struct wr_crew_job *next;
+    const struct wr_haul *hauls;
+    size_t n, slice_bytes;
+    _Atomic size_t taken; /* slices */
+    unsigned helpers;     /* in it; guarded by the crew's lock */
+    bool shared;          /* helpers know of it */
+};
+void wr_crew_begin(struct wr_crew_job *j, const struct wr_haul *hauls, size_t n, bool fresh);
+void wr_crew_end(struct wr_crew_job *j);
+
 /* Advice for fresh pageable memory that will be written: huge pages, a fault for each 2 MiB. */
 void wr_crew_advise(void *to, size_t bytes);
 

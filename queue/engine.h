@@ -130,6 +130,8 @@ const struct wr_link *wr_engine_find_link(const weir_engine *e, int ordinal); /*
 bool wr_slabs_promise(weir_engine *e, size_t n);
 void wr_slabs_unpromise(weir_engine *e, size_t n);
 
+/* A slab that is free, or can be made; NULL: none. */
+weir_status wr_slabs_try(weir_engine *e, bool gated, struct wr_slab **out);
 /* A slab, waited for if need be: only for copies that nothing holds up. */
 weir_status wr_slabs_take(weir_engine *e, bool gated, struct wr_slab **out);
 /* Its copies are queued on the lane: FREE once they have passed; with a landing, once its hauls are done. */

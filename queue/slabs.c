@@ -85,6 +85,25 @@ static weir_status find_or_make(weir_engine *e, struct wr_slab **out)
     return s;
 }
 
+/* LOCK: held. */
+static void mark_taken(struct wr_slab *slab, bool gated)
+{
+    slab->state = WR_SLAB_TAKEN;
+    slab->gated = gated;
+    slab->used = slab->n = 0;
+}
+
+weir_status wr_slabs_try(weir_engine *e, bool gated, struct wr_slab **out)
+{
+    struct wr_slab *slab;
+    wr_lock_take(&e->lock);
+    weir_status s = find_or_make(e, &slab);
+    if (s == WEIR_OK && slab) mark_taken(slab, gated);
+    wr_lock_give(&e->lock);
+    if (s == WEIR_OK) *out = slab;
+    return s;
+}
+
 weir_status wr_slabs_take(weir_engine *e, bool gated, struct wr_slab **out)
 {
     struct wr_slab *slab = NULL;
@@ -100,9 +119,7 @@ weir_status wr_slabs_take(weir_engine *e, bool gated, struct wr_slab **out)
         if (!landed && !find_free(e)) s = wait_for_slab(e);
     }
     if (s == WEIR_OK) {
-        slab->state = WR_SLAB_TAKEN;
-        slab->gated = gated;
-        slab->used = slab->n = 0;
+        mark_taken(slab, gated);
         *out = slab;
     }
     wr_lock_give(&e->lock);

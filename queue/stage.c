@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Staging: moves are cut into the parts that slabs hold. Up, a full slab is hauled in by the crew, then queued, and
- * the next one is hauled while it travels. Down, it is queued, and lands later. Between devices that don't reach each
+ * Staging: moves are cut into the parts that slabs hold. Up, a full slab is hauled in by the crew and then queued; the
+ * crew has the next one before it is through with this, and hauls it while this one travels. Down, it is queued, and lands later. Between devices that don't reach each
  * other it goes down on one lane and up on another.
  */
 #include "transfer.h"
@@ -9,15 +9,17 @@
 struct stager {
     struct wr_transfer *transfer;
     const struct wr_route *route;
-    struct wr_slab *slab;
+    struct wr_slab *slab;       /* being filled */
+    struct wr_slab *hauled;     /* TO_DEVICE: the one before, which the crew has, or NULL */
+    struct wr_crew_job jobs[2]; /* of the two in turn */
+    unsigned turn;
     struct wr_landing *landing; /* TO_HOST */
     struct wr_move_tally *tally;
 };
 
 /* The slab's second half of the way, behind the first, on the destination's own lane. */
-static weir_status send_onward(struct stager *g, struct wr_mark arrived)
+static weir_status send_onward(struct stager *g, struct wr_slab *slab, struct wr_mark arrived)
 {
-    struct wr_slab *slab = g->slab;
     struct wr_mover mover = wr_engine_mover(g->transfer->engine, g->route->onward);
     weir_status s = wr_fence_cover(arrived.fence, arrived.number);
     if (s == WEIR_OK) s = wr_mark_wait(arrived, mover.stream);
@@ -31,24 +33,54 @@ static weir_status send_onward(struct stager *g, struct wr_mark arrived)
 
 /* What is in the slab is brought on its way. After an error nothing of it lands, but what was queued may still use
  * the slab. */
-static weir_status flush(struct stager *g)
+static weir_status queue_slab(struct stager *g, struct wr_slab *slab)
 {
-    struct wr_slab *slab = g->slab;
-    if (!slab) return WEIR_OK;
     weir_engine *e = g->transfer->engine;
     struct wr_lane *last = g->route->lane;
     struct wr_mover mover = wr_engine_mover(e, last);
     bool up = g->transfer->direction == WEIR_TO_DEVICE;
-    if (up) wr_crew_haul(slab->hauls, slab->n, false);
     weir_status s = wr_move_queue(&mover, up ? WR_COPY_H2D : WR_COPY_D2H, slab->moves, slab->n, g->tally);
     if (s == WEIR_OK && g->route->onward) {
-        s = send_onward(g, (struct wr_mark){mover.fence, wr_fence_stamp(mover.fence)});
+        s = send_onward(g, slab, (struct wr_mark){mover.fence, wr_fence_stamp(mover.fence)});
         if (s == WEIR_OK) last = g->route->onward;
     }
     if (s != WEIR_OK) slab->n = 0;
     wr_slabs_give(e, slab, last, g->landing);
-    g->slab = NULL;
     return s;
+}
+
+/* The slab that the crew has is hauled to its end, and queued. */
+static weir_status end_haul(struct stager *g)
+{
+    struct wr_slab *slab = g->hauled;
+    if (!slab) return WEIR_OK;
+    g->hauled = NULL;
+    wr_crew_end(&g->jobs[g->turn]);
+    return queue_slab(g, slab);
+}
+
+/* The slab that was filled goes on; up, to the crew, before the one of before is ended. */
+static weir_status flush(struct stager *g)
+{
+    struct wr_slab *slab = g->slab;
+    if (!slab) return WEIR_OK;
+    g->slab = NULL;
+    if (g->transfer->direction != WEIR_TO_DEVICE) return queue_slab(g, slab);
+    wr_crew_begin(&g->jobs[!g->turn], slab->hauls, slab->n, false);
+    weir_status s = end_haul(g);
+    g->hauled = slab;
+    g->turn = !g->turn;
+    return s;
+}
+
+/* Who waits for a slab holds none, or all might wait. */
+static weir_status take_slab(struct stager *g)
+{
+    weir_engine *e = g->transfer->engine;
+    bool gated = g->transfer->n_marks > 0;
+    weir_status s = g->hauled ? wr_slabs_try(e, gated, &g->slab) : WEIR_OK;
+    if (s == WEIR_OK && !g->slab) s = end_haul(g);
+    return s == WEIR_OK && !g->slab ? wr_slabs_take(e, gated, &g->slab) : s;
 }
 
 /* Where in the slab the next part goes: behind the last one if it continues it on the device, so that the two can be
@@ -109,7 +141,7 @@ static weir_status stage_move(struct stager *g, struct wr_move m)
     bool up = g->transfer->direction == WEIR_TO_DEVICE;
     weir_status s = WEIR_OK;
     while (m.rows > 0 && m.bytes > 0) {
-        if (!g->slab) s = wr_slabs_take(e, g->transfer->n_marks > 0, &g->slab);
+        if (!g->slab) s = take_slab(g);
         if (s != WEIR_OK) return s;
         size_t at = place_part(g->slab, up ? m.to : m.from, up);
         size_t room = at < e->chunk_bytes && g->slab->n < WR_SLAB_PARTS ? e->chunk_bytes - at : 0;
@@ -159,7 +191,8 @@ weir_status wr_stage_moves(
     }
     for (size_t i = 0; i < n && s == WEIR_OK; i++)
         s = stage_rows(&g, &staged[i]);
-    weir_status last = flush(&g);
+    weir_status last = flush(&g), hauled = end_haul(&g);
+    if (last == WEIR_OK) last = hauled;
     if (g.landing) wr_slabs_complete_landing(t->engine, g.landing);
     return s == WEIR_OK ? last : s;
 }

@@ -151,6 +151,52 @@ static void test_threads_share_an_engine(void **state)
     close_copies(&c);
 }
 
+struct stager_thread {
+    struct copy_world *c;
+    weir_dptr block;
+    unsigned seed;
+};
+
+static void *stage_again_and_again(void *argument)
+{
+    struct stager_thread *t = argument;
+    unsigned char *from = pageable_pattern(LARGEST, t->seed), *back = pageable_pattern(LARGEST, t->seed + 1);
+    for (unsigned i = 0; i < rounds / 4 + 1; i++) {
+        weir_piece up = piece(t->block, host_address(from), LARGEST);
+        weir_piece down = piece(host_address(back), t->block, LARGEST);
+        OK(weir_copy_wait(t->c->engine, copy_one(t->c, WEIR_TO_DEVICE, up, NULL), -1));
+        OK(weir_copy_wait(t->c->engine, copy_one(t->c, WEIR_TO_HOST, down, NULL), -1));
+        assert_memory_equal(from, back, LARGEST);
+    }
+    free(from);
+    free(back);
+    return NULL;
+}
+
+/* Whoever waits for a slab must hold none. */
+static void test_more_threads_than_slabs_do_not_wait_for_each_other(void **state)
+{
+    (void)state;
+    enum { MANY = 8 };
+    struct copy_world c;
+    struct stager_thread stagers[MANY];
+    pthread_t threads[MANY];
+    struct wr_sim_options sim = world_options();
+    weir_engine_options o = small_engine();
+    sim.wall_clock = true;
+    o.staging_bytes = 4 * o.chunk_bytes;
+    open_copies_with(&c, &sim, &o);
+    for (unsigned i = 0; i < MANY; i++) {
+        stagers[i] = (struct stager_thread){&c, device_block(&c, LARGEST), i};
+        assert_int_equal(pthread_create(&threads[i], NULL, stage_again_and_again, &stagers[i]), 0);
+    }
+    for (unsigned i = 0; i < MANY; i++)
+        pthread_join(threads[i], NULL);
+    for (unsigned i = 0; i < MANY; i++)
+        OK(weir_free(c.w.pool, stagers[i].block, c.home));
+    close_copies(&c);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
@@ -158,6 +204,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_legal_order_of_completions_moves_the_same_bytes),
         cmocka_unit_test(test_threads_share_an_engine),
+        cmocka_unit_test(test_more_threads_than_slabs_do_not_wait_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

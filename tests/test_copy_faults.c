@@ -7,7 +7,7 @@
 
 #define MS ((uint64_t)1000000)
 
-enum { BYTES = 1 << 20 };
+enum { BYTES = 1 << 20, STAGED = 8 << 20 };
 
 /* One item through one block, again and again: written by a copy, read by a kernel, each behind the other. */
 static unsigned reuse_block(void)
@@ -39,19 +39,22 @@ static unsigned reuse_block(void)
 static unsigned stage(void)
 {
     struct copy_world c;
-    open_copies(&c);
-    unsigned char *from = pageable_pattern(BYTES, 1), *back = pageable_pattern(BYTES, 2),
-                  *seen = malloc(BYTES);
+    struct wr_sim_options sim = world_options();
+    weir_engine_options o = {
+        .struct_size = sizeof o, .chunk_bytes = STAGED / 8 + 4096, .staging_bytes = STAGED};
+    open_copies_with(&c, &sim, &o); /* no multiple of the pattern's period */
+    unsigned char *from = pageable_pattern(STAGED, 1), *back = pageable_pattern(STAGED, 2),
+                  *seen = malloc(STAGED);
     assert_non_null(seen);
-    weir_dptr block = device_block(&c, BYTES);
+    weir_dptr block = device_block(&c, STAGED);
     OK(weir_copy_wait(
-        c.engine, copy_one(&c, WEIR_TO_DEVICE, piece(block, host_address(from), BYTES), NULL), -1));
+        c.engine, copy_one(&c, WEIR_TO_DEVICE, piece(block, host_address(from), STAGED), NULL), -1));
     wr_sim_drain(c.w.sim);
-    wr_sim_peek(c.w.sim, block, seen, BYTES);
-    unsigned wrong = memcmp(seen, from, BYTES) != 0;
-    weir_ticket down = copy_one(&c, WEIR_TO_HOST, piece(host_address(back), block, BYTES), NULL);
+    wr_sim_peek(c.w.sim, block, seen, STAGED);
+    unsigned wrong = memcmp(seen, from, STAGED) != 0;
+    weir_ticket down = copy_one(&c, WEIR_TO_HOST, piece(host_address(back), block, STAGED), NULL);
     OK(weir_copy_wait(c.engine, down, -1));
-    wrong += memcmp(back, seen, BYTES) != 0;
+    wrong += memcmp(back, seen, STAGED) != 0;
     wr_fault_on = -1;
     OK(weir_free(c.w.pool, block, c.home));
     free(from);
