@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/setup.sh
 
-benches=(overlap block alloc grow knee shutdown transfer queue)
+benches=(overlap block alloc grow knee shutdown transfer staging queue)
 [ -z "${WEIR_TRACES:-}" ] || benches+=(replay) # a folder of allocation traces
 
 if [ "${1:-}" = --check ]; then

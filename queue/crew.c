@@ -27,7 +27,7 @@ enum {
         2 << 20, /* a huge page: threads that touch one together for the first time wait for each other */
     SLICES_A_HAND = 2, /* so that nobody waits long for the last one */
     ALONE_MOST = 256 << 10,
-    HELPERS_MOST = 7,
+    HELPERS_MOST = 11,
     STREAMED_LEAST = 4096,
     LOOKS = 4000 /* some 50 us: chunks of a copy follow each other, and waking a sleeper costs as much */
 };
@@ -38,10 +38,13 @@ static struct {
     pthread_cond_t work, done;
     struct wr_crew_job *jobs;
     unsigned n_helpers;
+    _Atomic unsigned most;   /* so many of them may work */
     _Atomic unsigned n_jobs; /* so many are on the list; written under the lock */
     bool started;
-} crew = {
-    .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+} crew = {.lock = PTHREAD_MUTEX_INITIALIZER,
+    .work = PTHREAD_COND_INITIALIZER,
+    .done = PTHREAD_COND_INITIALIZER,
+    .most = HELPERS_MOST};
 
 /* ---- copying ----------------------------------------------------------------------------------------- */
 
@@ -135,13 +138,12 @@ static void look_out(void)
         wr_pause();
 }
 
-static void *help(void *unused)
+static void *help(void *number)
 {
-    (void)unused;
     pthread_mutex_lock(&crew.lock);
     for (;;) {
         struct wr_crew_job *j = crew.jobs;
-        if (!j) {
+        if (!j || (uintptr_t)number >= crew.most) {
             pthread_cond_wait(&crew.work, &crew.lock);
             continue;
         }
@@ -159,10 +161,11 @@ static void *help(void *unused)
     return NULL;
 }
 
+/* With the owner three processors of four: eight hands don't quite keep up with the bus, twelve do. */
 static unsigned count_wanted(void)
 {
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    return processors < 2 ? 0 : (unsigned)wr_min((uint64_t)processors / 2, HELPERS_MOST);
+    return processors < 2 ? 0 : (unsigned)wr_min((uint64_t)(processors - processors / 4 - 1), HELPERS_MOST);
 }
 
 /* LOCK: crew.lock. A helper that can't be had is done without. */
@@ -171,14 +174,22 @@ static void start_helpers_slow(void)
     crew.started = true;
     for (unsigned wanted = count_wanted(); crew.n_helpers < wanted; crew.n_helpers++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, help, NULL) != 0) return;
+        if (pthread_create(&thread, NULL, help, (void *)(uintptr_t)crew.n_helpers) != 0) return;
         pthread_detach(thread);
     }
 }
 
 unsigned wr_crew_hands(void)
 {
-    return count_wanted() + 1;
+    return (unsigned)wr_min(count_wanted(), crew.most) + 1;
+}
+
+void wr_crew_restrict(unsigned hands)
+{
+    pthread_mutex_lock(&crew.lock);
+    crew.most = (unsigned)wr_min(hands > 0 ? hands - 1 : 0, HELPERS_MOST);
+    pthread_cond_broadcast(&crew.work);
+    pthread_mutex_unlock(&crew.lock);
 }
 
 static void put_on_list(struct wr_crew_job *j)

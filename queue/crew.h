@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The crew: a few threads that help to copy host memory. One thread fills pinned memory at 9 GB/s, eight at 48,
- * which is what the bus takes (measured on an H200's host).
+ * The crew: a few threads that help to copy host memory. One thread fills pinned memory at 9 GB/s, eight at 49, sixteen
+ * at 68; the bus takes 55 (measured on an H200's host; bench/staging.c).
  */
 #ifndef WR_CREW_H
 #define WR_CREW_H
@@ -34,6 +34,9 @@ void wr_crew_end(struct wr_crew_job *j);
 
 /* Advice for fresh pageable memory that will be written: huge pages, a fault for each 2 MiB. */
 void wr_crew_advise(void *to, size_t bytes);
+
+/* At most so many hands from now on, for measuring what each brings. */
+void wr_crew_restrict(unsigned hands);
 
 unsigned wr_crew_hands(void); /* threads that a large haul may have, the caller's own included */
 
