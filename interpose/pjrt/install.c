@@ -86,14 +86,16 @@ static bool fits(const struct pjrt_api *api)
     size_t least = sizeof *api + PJRT_ENTRIES_USED * sizeof(pjrt_function);
     if (!api) DECLINE("no table");
     if (wr_pjrt_hook.api && wr_pjrt_hook.api != api) DECLINE("another plug-in's table is hooked already");
-    if (api->struct_size < least)
-        DECLINE("the table has %zu bytes and %zu are needed: a plug-in of before 0.%d", api->struct_size,
-            least, WR_PJRT_MINOR_LEAST);
     if (api->version.struct_size < sizeof api->version || api->version.major != 0)
         DECLINE("version %d.%d of the PJRT ABI is not known here", api->version.major, api->version.minor);
     if (api->version.minor < WR_PJRT_MINOR_LEAST)
-        DECLINE("version 0.%d of the PJRT ABI lets memory go before its readers have ended; 0.%d is needed",
+        DECLINE("version 0.%d of the PJRT ABI (JAX before 0.11.2) lets memory go before its readers have "
+                "ended, and "
+                "can't be asked when they have; 0.%d is needed",
             api->version.minor, WR_PJRT_MINOR_LEAST);
+    if (api->struct_size < least)
+        DECLINE("the table of version 0.%d has %zu bytes, and %zu are needed", api->version.minor,
+            api->struct_size, least);
     if (!find_streams(api)) DECLINE("the plug-in has no stream extension");
     const char *missing = find_missing(api);
     if (missing) DECLINE("the plug-in has no %s", missing);

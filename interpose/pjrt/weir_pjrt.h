@@ -9,6 +9,16 @@
  * streams and from its pool. Whatever is not plain - layouts, sub-byte types, other kinds of memory, no room left,
  * any error here - goes to the original function: a program never fails with this that ran without.
  *
+ * Which plug-ins: those whose ABI is 0.115 or later, JAX 0.11.2 and 0.12; the others are declined, and nothing is
+ * changed. A plug-in tells when memory that was lent to it may be used again, and before 0.115 it does so when the last
+ * kernel that reads it has been queued, not when it has ended. To make up for that a point on XLA's compute stream would
+ * have to be seen pass, and nothing says where that is:
+ *   - the stream extension hands out streams for views to become ready on, never the one that computes;
+ *   - what it can make wait for a buffer waits for what writes it, not for what reads it;
+ *   - an event of the whole context covers all streams, but ends every graph capture in it, and XLA captures;
+ *   - a small transfer of XLA's own happens to wait for compute, which is a habit of some versions and allocators of
+ *     XLA's, and no promise. (Before 0.90 there are no events to be made for callers either.)
+ *
  * What is on the device lies in the pool that all adapters of the process share (weir_shared.h): PyTorch, CuPy and JAX
  * draw on one budget. Its memory is beside XLA's own, so that it needs a limit: the one that weir_shared_limit has set
  * (weir.limit in Python); else, from the environment at the first use of a device,
