@@ -65,6 +65,8 @@ static struct pjrt_error *client_destroy(void *args)
 {
     struct pjrt_one *a = args;
     struct pjrt_client *c = a->subject;
+    struct pjrt_error *error = mini_enter(PJRT_CLIENT_DESTROY);
+    if (error) return error;
     mini_settle();
     for (int i = 0; i < MINI_DEVICES; i++) {
         struct pjrt_device *d = &c->device[i];

@@ -334,12 +334,24 @@ static void *poll(void *unused)
     return NULL;
 }
 
+/* A child is to find it free. */
+static void take_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void give_lock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 void mini_start_poller(void)
 {
     static bool started;
     pthread_t thread;
     if (started) return;
     started = true;
+    pthread_atfork(take_lock, give_lock, give_lock);
     pthread_create(&thread, NULL, poll, NULL);
     pthread_detach(thread);
 }

@@ -152,6 +152,7 @@ struct wr_pjrt_site {
 void wr_pjrt_add_client(struct pjrt_client *c);
 void wr_pjrt_remove_client(struct pjrt_client *c); /* before it is destroyed */
 unsigned wr_pjrt_count_clients(void);
+bool wr_pjrt_had_clients(void);                        /* one at least, be it gone. Takes no lock */
 struct wr_pjrt_ground *wr_pjrt_ground_at(int ordinal); /* NULL: never used */
 
 /* The site of a device, or of a memory and then whether that is the pinned one. NULL: not served. */

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table: whether it fits, what is put in, and what is said about it.
+ *
+ * FORK. A child has the hook's locks as other threads held them, and none of its threads. So where there has been a
+ * client, and something to be held, the child gets the plug-in's own table back: what it calls does what it would have
+ * done without the hook. Where there has been none, the child may make the first one.
  */
 #include "hook.h"
 #include "weir_pjrt.h"
@@ -15,6 +19,7 @@ struct wr_pjrt_hook wr_pjrt_hook;
 
 static pthread_mutex_t installing = PTHREAD_MUTEX_INITIALIZER;
 static char message[256] = "not installed";
+static _Atomic bool forked; /* this is a child, and what its parent hooked is not */
 
 /* ---- clients ----------------------------------------------------------------------------------------- */
 
@@ -123,9 +128,31 @@ static void patch(struct pjrt_api *api)
         sizeof hooks / sizeof *hooks, api->version.minor);
 }
 
+/* In the child, before anything else runs there. */
+static void leave_to_plugin(void)
+{
+    struct pjrt_api *api = wr_pjrt_hook.api;
+    if (!api || !wr_pjrt_had_clients()) return;
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++)
+        api->entries[hooks[i].place] = wr_pjrt_hook.original[hooks[i].place];
+    atomic_store(&wr_pjrt_hook.serving, false);
+    atomic_store(&forked, true);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, leave_to_plugin);
+}
+
 int weir_pjrt_install(const void *table)
 {
+    static pthread_once_t watching = PTHREAD_ONCE_INIT;
     struct pjrt_api *api = (struct pjrt_api *)(uintptr_t)table;
+    if (atomic_load(&forked)) { /* who holds the lock may be gone */
+        (void)snprintf(message, sizeof message, "declined: a child of fork can't use what its parent opened");
+        return 1;
+    }
+    pthread_once(&watching, watch_forks);
     pthread_mutex_lock(&installing);
     bool hooked = api && wr_pjrt_hook.api == api;
     if (!hooked && fits(api) && make_writable(api)) {

@@ -187,6 +187,11 @@ unsigned wr_pjrt_count_clients(void)
     return n;
 }
 
+bool wr_pjrt_had_clients(void)
+{
+    return atomic_load(&n_sites) > 0;
+}
+
 struct wr_pjrt_site *wr_pjrt_site_of_device(const struct pjrt_device *d)
 {
     for (unsigned i = atomic_load(&n_sites); i-- > 0;)

@@ -19,6 +19,9 @@
  *   - a small transfer of XLA's own happens to wait for compute, which is a habit of some versions and allocators of
  *     XLA's, and no promise. (Before 0.90 there are no events to be made for callers either.)
  *
+ * A child of fork calls the plug-in's own functions, if its parent has had a client: nothing of the parent's can be used
+ * there. Else it is as its parent was.
+ *
  * What is on the device lies in the pool that all adapters of the process share (weir_shared.h): PyTorch, CuPy and JAX
  * draw on one budget. Its memory is beside XLA's own, so that it needs a limit: the one that weir_shared_limit has set
  * (weir.limit in Python); else, from the environment at the first use of a device,
