@@ -87,7 +87,16 @@ void mini_fail(int place, int after);
 /* A buffer of the plug-in's own, all of whose bytes are `tag`, computed behind what the device computes now. */
 struct pjrt_buffer *mini_computed(struct pjrt_device *d, int type, size_t n, unsigned char tag);
 
-/* For pjrt_mini.c: events.c's side. */
+/* ---- between its rooms ------------------------------------------------------------------------------- */
+
+enum { MINI_INVALID = 3, MINI_NOT_FOUND = 5, MINI_PRECONDITION = 9 }; /* codes of errors */
+
+void mini_make(weir_status s); /* what must not fail */
+weir_status mini_try_record(struct pjrt_device *d, weir_stream s, wr_event *out);
+wr_event mini_record(struct pjrt_device *d, weir_stream s);
+void mini_wait_for(struct pjrt_device *d, weir_stream s, wr_event e); /* NULL: nothing to wait for */
+void mini_put_buffer_functions(pjrt_function *entries);
+
 struct pjrt_error *mini_error(int code, const char *text);
 struct pjrt_error *mini_enter(int place);                         /* counts; an error that was asked for */
 struct pjrt_event *mini_event(struct pjrt_device *d, wr_event e); /* of all recorded; NULL: ready */
