@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 . tests/setup.sh
 
 benches=(overlap block alloc grow knee shutdown transfer staging queue)
+python3 -c 'import jax' 2> /dev/null && [ -e /dev/nvidia0 ] && benches+=(jax)
 [ -z "${WEIR_TRACES:-}" ] || benches+=(replay) # a folder of allocation traces
 
 if [ "${1:-}" = --check ]; then
@@ -31,6 +32,7 @@ if [ "${1:-}" = --all ]; then
             # with the peers that Python packages bring
             alloc | replay) run=(python3 bench/peers.py "$bench") ;;
             queue | transfer) run=(python3 bench/queue_peers.py "$bench") ;;
+            jax) run=(bash bench/jax/run.sh) ;;
             *) run=("build/release/bench/$bench") ;;
         esac
         "${run[@]}" --results "bench/results/$bench.jsonl" "$@"
