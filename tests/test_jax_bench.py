@@ -44,6 +44,11 @@ class Programs(unittest.TestCase):
             count = [sum(event["name"] == name for event in events) for name in ("step", "fetch", "update")]
             self.assertEqual(count, [18, 3, 3], mode)
 
+    def test_both_models_train_and_are_timed(self):
+        figures = self.run_program("train.py", "--small", "--steps=2")
+        self.assertEqual(set(figures), {("jax.train_step_ms:transformer", "JAX"), ("jax.train_step_ms:resnet", "JAX")})
+        self.assertTrue(all(ms > 0 for ms in figures.values()))
+
 
 if __name__ == "__main__":
     if importlib.util.find_spec("jax") is None:

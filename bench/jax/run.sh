@@ -8,7 +8,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 export WEIR_LIBRARY_PATH=${WEIR_LIBRARY_PATH:-$PWD/build/release}
 
-for program in bench/jax/actor_learner.py; do
+status=0
+for program in actor_learner train; do
     printf '\n### %s\n\n' "$program"
-    python3 "$program" "$@"
+    python3 "bench/jax/$program.py" "$@" || status=$?
 done
+exit $status
