@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """JAX's transfers with the hook and without: values, lifetimes, donation, threads, and how long they take.
 
-    WEIR_PJRT=build/gcc/libweir_pjrt.so python3 tests/gpu_jax.py          both, side by side; 77: no JAX or no GPU
+    WEIR_PJRT=build/gcc/libweir_pjrt.so python3 tests/gpu_jax.py [--results FILE]
+                                                  both, side by side; 77: no JAX or no GPU
     python3 tests/gpu_jax.py plain|hooked [checks|figures]                one of them, in this process
 """
 import ctypes
-import functools
 import importlib.util
 import json
 import os
@@ -54,26 +54,42 @@ def status_of(hook):
 # ---- a GPU that is busy --------------------------------------------------------------------------------
 
 class Busy:
-    """`start` queues some 80 ms of matrix products on a device and returns at once. How often the loop runs is part of
-    the program: else its host would have to ask the device after each round, and nothing would be queued ahead."""
+    """`start` queues some 80 ms of matrix products on a device and returns at once.
 
-    def __init__(self, jax, device, ms=80):
+    As a few calls whose kernels are all queued before they return: a loop inside of one call, whose length is not
+    known when it is compiled, is led by the host, round by round, and holds up nothing that is queued meanwhile."""
+
+    PRODUCTS = 4  # a call
+    MOST_CALLS = 24  # JAX lets 32 be under way, and then waits
+
+    def __init__(self, jax, device, ms=80, side=8192):
         jnp = jax.numpy
         self.jax = jax
-        self.a = jax.block_until_ready(jax.device_put(jnp.full((4096, 4096), 1e-4, jnp.bfloat16), device))
-        self.run = jax.jit(lambda a, n: jax.lax.fori_loop(0, n, lambda _, x: (x @ a) * 0.5, a), static_argnums=1)
-        jax.block_until_ready(self.run(self.a, 200))
+        self.a = jax.block_until_ready(jax.device_put(jnp.full((side, side), 1e-4, jnp.bfloat16), device))
+        self.run = jax.jit(self._multiply)
+        self.n = 4
+        self._time()  # compiles
+        self.n = min(self.MOST_CALLS, max(1, round(ms / (self._time() / self.n))))
+        self.ms = self._time()
+
+    def _multiply(self, x, a):
+        for _ in range(self.PRODUCTS):
+            x = (x @ a) * 0.5
+        return x
+
+    def _time(self):
         t = time.perf_counter()
-        jax.block_until_ready(self.run(self.a, 200))
-        self.n = max(1, int(200 * ms / 1e3 / (time.perf_counter() - t)))
-        jax.block_until_ready(self.run(self.a, self.n))
-        self.last = None
+        self.start()
+        self.wait()
+        return (time.perf_counter() - t) * 1e3
 
     def start(self):
-        self.last = self.run(self.a, self.n)
+        self.last = self.a
+        for _ in range(self.n):
+            self.last = self.run(self.last, self.a)
 
-    def is_over(self):
-        return self.last.is_ready()
+    def is_running(self):
+        return not self.last.is_ready()
 
     def wait(self):
         self.jax.block_until_ready(self.last)
@@ -86,18 +102,23 @@ def spin(ms):
         pass
 
 
-def timed(action, busies=(), rounds=7, over=None):
-    """Milliseconds until ready: every round's. `over` collects whether the compute had ended before that."""
+def timed(action, busies=(), rounds=7, idle_rounds=()):
+    """Milliseconds until what `action` returns is ready: every round's. `idle_rounds`, a list, gets those in which a
+    device had come to rest before a short action had returned: they tell nothing of a busy one. (A long one may have
+    waited for that.)"""
     took = []
     for i in range(rounds + 2):
         for b in busies:
             b.start()
         spin(5)
         t = time.perf_counter()
-        action(i)
+        result = action(i)
+        returned_ms = (time.perf_counter() - t) * 1e3
+        if any(not b.is_running() and returned_ms < b.ms / 2 for b in busies):
+            idle_rounds.append(i)
+        if result is not None:
+            result.block_until_ready()
         took.append((time.perf_counter() - t) * 1e3)
-        if over is not None:
-            over.append(any(b.is_over() for b in busies))
         for b in busies:
             b.wait()
     return took[2:]
@@ -159,19 +180,19 @@ def figures(jax, np):
     d0 = devices[0]
     busy0 = Busy(jax, d0)
     sources = [np.random.default_rng(i).integers(0, 255, 64 * MIB, np.uint8) for i in range(2)]
+    at_rest = []  # rounds that were to be busy
 
     def put(source):
-        return lambda i: jax.device_put(source[i % len(source)], d0).block_until_ready()
+        return lambda i: jax.device_put(source[i % len(source)], d0)
 
     idle = statistics.median(timed(put(sources)))
+    out["jax.busy_ms"] = busy0.ms
     out["jax.h2d_64m_ms"] = idle
-    out["jax.h2d_64m_busy_ms"] = statistics.median(timed(put(sources), [busy0]))
+    out["jax.h2d_64m_busy_ms"] = statistics.median(timed(put(sources), [busy0], idle_rounds=at_rest))
     out["jax.h2d_64m_busy_ratio"] = out["jax.h2d_64m_busy_ms"] / idle
     small = [np.arange(256, dtype=np.float32) + i for i in range(2)]
     out["jax.h2d_1k_idle_ms"] = statistics.median(timed(put(small), rounds=101))
-    over = []
-    out["jax.h2d_1k_busy_ms"] = statistics.median(timed(put(small), [busy0], 21, over))
-    out["busy_rounds_too_short"] = float(sum(over))  # those say nothing: the device was idle again
+    out["jax.h2d_1k_busy_ms"] = statistics.median(timed(put(small), [busy0], 21, at_rest))
     ready = jax.device_put(small[0], d0).block_until_ready()
     out["ready_1k_ms"] = statistics.median(timed(lambda i: ready.block_until_ready(), rounds=21))
     out["put_1k_returns_ms"] = statistics.median(timed(lambda i: jax.device_put(small[i % 2], d0), rounds=101))
@@ -179,24 +200,29 @@ def figures(jax, np):
     # A fresh array each time: JAX keeps the host's copy of one.
     make = jax.jit(lambda x: jnp.full((16 * MIB,), x, jnp.float32))
     fresh = [jax.block_until_ready(make(float(i))) for i in range(9)]
-    out["jax.d2h_64m_ms"] = statistics.median(timed(lambda i: np.asarray(fresh[i])))
+
+    def read(i):
+        np.asarray(fresh[i])
+
+    out["jax.d2h_64m_ms"] = statistics.median(timed(read))
     del fresh
 
     pinned = jax.sharding.SingleDeviceSharding(d0, memory_kind="pinned_host")
     x = jax.block_until_ready(make(3.0))
-    to_pinned = lambda i: jax.block_until_ready(jax.device_put(x, pinned))  # noqa: E731
+    to_pinned = lambda i: jax.device_put(x, pinned)  # noqa: E731
     idle = statistics.median(timed(to_pinned))
     out["jax.pinned_idle_ms"] = idle
-    out["jax.pinned_busy_ratio"] = statistics.median(timed(to_pinned, [busy0])) / idle
+    out["jax.pinned_busy_ratio"] = statistics.median(timed(to_pinned, [busy0], idle_rounds=at_rest)) / idle
     if len(devices) > 1:
         d1 = devices[1]
         busy1 = Busy(jax, d1)
         y = jax.block_until_ready(jax.jit(lambda x: jnp.full((64 * MIB,), x, jnp.float32))(1.0))
-        across = lambda i: jax.block_until_ready(jax.device_put(y, d1))  # noqa: E731
+        across = lambda i: jax.device_put(y, d1)  # noqa: E731
         idle = statistics.median(timed(across))
-        worst = max(statistics.median(timed(across, b)) for b in ([busy0], [busy1], [busy0, busy1]))
+        worst = max(statistics.median(timed(across, b, idle_rounds=at_rest)) for b in ([busy0], [busy1], [busy0, busy1]))
         out["jax.d2d_256m_idle_ms"] = idle
         out["jax.d2d_256m_busy_ratio"] = worst / idle
+    out["jax.busy_rounds_at_rest"] = len(at_rest)
     return out
 
 
@@ -249,18 +275,13 @@ def check_reuse(jax, np):
 def check_lifetime(jax, np):
     """A buffer deleted while a kernel will still read it, with its memory in demand."""
     busy = Busy(jax, jax.devices()[0])
-
-    @functools.partial(jax.jit, static_argnums=2)
-    def late(a, x, n):
-        y = jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a)
-        x, y = jax.lax.optimization_barrier((x, y))  # x is read after the loop
-        return x.min(), x.max()
-
+    ends = jax.jit(lambda x: (x.min(), x.max()))
     n = 4 * MIB
-    jax.block_until_ready(late(busy.a, jax.device_put(np.zeros(n, np.float32)), busy.n))
+    jax.block_until_ready(ends(jax.device_put(np.zeros(n, np.float32))))
     for i in range(8):
         x = jax.device_put(np.full(n, i, np.float32))
-        low, high = late(busy.a, x, busy.n)
+        busy.start()
+        low, high = ends(x)  # after the products: a device computes in order
         x.delete() if i % 2 else None
         del x
         others = [jax.device_put(np.full(n, -1, np.float32)) for _ in range(20)]
@@ -327,9 +348,10 @@ def check_across(jax, np):
     if len(devices) < 2:
         return "one GPU"
     busy = Busy(jax, devices[0], 30)
-    f = jax.jit(lambda a, x, n: jax.lax.fori_loop(0, n, lambda _, y: (y @ a) * 0.5, a).sum() * 0 + x, static_argnums=2)
+    after = jax.jit(lambda late, x: late[0, 0] * 0 + x)
     for i in range(10):
-        x = f(busy.a, jax.device_put(np.full(1 << 20, i, np.float32), devices[0]), busy.n)
+        busy.start()
+        x = after(busy.last, jax.device_put(np.full(1 << 20, i, np.float32), devices[0]))
         y = jax.device_put(x, devices[1])  # before x is computed
         del x
         z = jax.device_put(y, devices[0])
@@ -352,7 +374,7 @@ def run_one(mode, what):
     hook = install() if mode == "hooked" else None
     import jax
     import numpy as np
-    result = {"checks": {}, "figures": {}}
+    result = {"checks": {}, "figures": {}, "device": jax.devices()[0].device_kind}
     if what in ("all", "checks"):
         for check in CHECKS:
             try:
@@ -376,26 +398,25 @@ def run_child(mode):
     return json.loads(lines[-1])
 
 
-def print_breakdowns(plain, hooked):
-    huge = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
-    print(f"64 MiB; huge pages: {(huge / 'enabled').read_text().strip()}, defrag: {(huge / 'defrag').read_text().strip()}")
-    print(f"{'':36s} {'ms':>8s} {'in hook':>8s} {'user ms':>8s} {'sys ms':>8s} {'faults':>8s} {'huge MiB':>8s}")
-    for name in hooked:
-        for mode, rows in (("weir", hooked), ("plain", plain)):
-            print(f"{name:28s} {mode:7s} " + " ".join(f"{x:8.1f}" for x in rows[name]))
+def write_figures(path, plain, hooked):
+    """Side by side, with the form of the benches' results."""
+    sys.path.insert(0, str(HERE.parent.parent / "bench" / "jax"))
+    import common
+    results = common.Results(path, "tests/gpu_jax.py", hooked["device"])
+    for name in hooked["figures"]:
+        unit = "ms" if name.endswith("_ms") else ""
+        for subject, result in (("weir", hooked), ("JAX", plain)):
+            results.add(name, subject, result["figures"][name], unit)
 
 
-def main():
+def main(path):
     if importlib.util.find_spec("jax") is None or not find_plugin() or not pathlib.Path("/dev/nvidia0").exists():
         print("no JAX with its CUDA 13 plug-in, or no GPU: skipped")
         return 77
     plain, hooked = run_child("plain"), run_child("hooked")
     if not plain or not hooked:
         return 1
-    print(f"{'figure':28s} {'weir':>10s} {'plain':>10s}")
-    for name in hooked["figures"]:
-        print(f"{name:28s} {hooked['figures'][name]:10.3f} {plain['figures'][name]:10.3f}")
-    print_breakdowns(plain["breakdown"], hooked["breakdown"])
+    write_figures(path, plain, hooked)
     for name in hooked["checks"]:
         print(f"{name:28s} {hooked['checks'][name]} (plain: {plain['checks'][name]})")
     print(json.dumps(hooked["status"]))
@@ -404,11 +425,15 @@ def main():
               and not plain["checks"][n].startswith("FAILED")]
     if served == 0:
         failed.append("nothing was served")
+    for subject, result in (("plain", plain), ("hooked", hooked)):
+        if result["figures"]["jax.busy_rounds_at_rest"] > 0:
+            print(f"NOTE {subject}: the GPU was at rest in busy rounds, whose figures tell nothing")
     print("failed: " + ", ".join(failed) if failed else f"all right, {served} transfers served")
     return 1 if failed else 0
 
 
-if len(sys.argv) > 1:
-    run_one(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "all")
-else:
-    sys.exit(main())
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["plain"], ["hooked"]):
+        run_one(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "all")
+    else:
+        sys.exit(main(sys.argv[2] if sys.argv[1:2] == ["--results"] else None))

@@ -7,10 +7,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export WEIR_LIBRARY_PATH=${WEIR_LIBRARY_PATH:-$PWD/build/release}
+export WEIR_PJRT=${WEIR_PJRT:-$WEIR_LIBRARY_PATH/libweir_pjrt.so}
 
 status=0
-for program in actor_learner train; do
+for program in tests/gpu_jax bench/jax/actor_learner bench/jax/train; do
     printf '\n### %s\n\n' "$program"
-    python3 "bench/jax/$program.py" "$@" || status=$?
+    python3 "$program.py" "$@" || status=$?
 done
 exit $status
