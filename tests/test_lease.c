@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "lease.h"
+#include "batch.h"
 
 #define KIB ((size_t)1 << 10)
 
@@ -262,6 +262,104 @@ static void test_threads_drop_an_items_tensors_and_the_last_gives_it_back(void *
     pthread_barrier_destroy(&c.end);
 }
 
+/* ---- batches ----------------------------------------------------------------------------------------- */
+
+/* An array of numpy's, as C sees it. */
+struct array {
+    char head[16];
+    void *data;
+    int n_dims;
+    const int64_t *dims;
+};
+
+struct batch_world {
+    struct world w;
+    weir_engine *engine;
+    weir_batch *batch;
+    weir_dptr block;
+    weir_batch_target target;
+};
+
+static char first[24] = "two rows of three words", second[1000] = "bytes", third[4] = "one";
+static const int64_t two_by_three[] = {2, 3}, thousand[] = {1000};
+
+static void open_batch(struct batch_world *b)
+{
+    static const struct array arrays[] = {{.data = first, .n_dims = 2, .dims = two_by_three},
+        {.data = second, .n_dims = 1, .dims = thousand}, {.data = third, .n_dims = 0}};
+    const void *objects[] = {&arrays[0], &arrays[1], &arrays[2]};
+    open_virtual(&b->w, 4 * KIB, 2);
+    OK(weir_engine_open(b->w.pool, NULL, &b->engine));
+    b->batch = weir_batch_new(objects, (const uint16_t[]){0 << 8 | 32, 1 << 8 | 8, 2 << 8 | 32}, 3, 16);
+    assert_non_null(b->batch);
+    weir_stream home = weir_engine_stream(b->engine);
+    OK(weir_alloc(b->w.pool, weir_batch_bytes(b->batch), home, &b->block));
+    b->target = (weir_batch_target){.lease = weir_lease_block(b->w.pool, b->block, home),
+        .address = b->block,
+        .device_type = 2,
+        .device = 7};
+}
+
+static uint64_t frees_of(struct batch_world *b)
+{
+    weir_stats stats = {.struct_size = sizeof stats};
+    OK(weir_pool_stats(b->w.pool, &stats));
+    return stats.frees;
+}
+
+static void test_the_arrays_of_a_batch_arrive_in_one_block_which_their_tensors_keep(void **state)
+{
+    (void)state;
+    struct batch_world b;
+    open_batch(&b);
+    assert_int_equal(weir_batch_bytes(b.batch), 256 + 1024 + 256);
+    struct managed *tensors[3];
+    weir_ticket tickets[2];
+    OK(weir_batch_send(b.batch, 0, 2, b.engine, &b.target, &tickets[0], (void **)tensors));
+    OK(weir_batch_send(b.batch, 2, 1, b.engine, &b.target, &tickets[1], (void **)&tensors[2]));
+    for (int i = 0; i < 2; i++)
+        OK(weir_copy_wait(b.engine, tickets[i], -1));
+    char arrived[256 + 1024 + 256];
+    wr_sim_peek(b.w.sim, b.block, arrived, sizeof arrived);
+    assert_memory_equal(arrived, first, sizeof first);
+    assert_memory_equal(arrived + 256, second, sizeof second);
+    assert_memory_equal(arrived + 256 + 1024, third, sizeof third);
+    assert_int_equal((uintptr_t)tensors[1]->data, b.block + 256);
+    assert_int_equal((uintptr_t)tensors[2]->data, b.block + 256 + 1024);
+    assert_int_equal(tensors[0]->shape[1], 3);
+    assert_int_equal(tensors[0]->strides[0], 3);
+    assert_int_equal(tensors[0]->device, 7);
+    assert_int_equal(tensors[2]->n_dims, 0);
+    uint64_t frees = frees_of(&b);
+    weir_lease_drop(b.target.lease);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(frees_of(&b), frees);
+        tensors[i]->deleter(tensors[i]);
+    }
+    assert_int_equal(frees_of(&b), frees + 1);
+    weir_batch_delete(b.batch);
+    OK(weir_engine_close(b.engine));
+    close_world(&b.w);
+}
+
+static void test_a_batch_that_can_not_be_copied_makes_no_tensor(void **state)
+{
+    (void)state;
+    struct batch_world b;
+    open_batch(&b);
+    void *tensors[3];
+    weir_ticket ticket;
+    b.target.address = 0;
+    assert_int_equal(
+        weir_batch_send(b.batch, 0, 3, b.engine, &b.target, &ticket, tensors), WEIR_INVALID_ARGUMENT);
+    uint64_t frees = frees_of(&b);
+    weir_lease_drop(b.target.lease); /* the last reference */
+    assert_int_equal(frees_of(&b), frees + 1);
+    weir_batch_delete(b.batch);
+    OK(weir_engine_close(b.engine));
+    close_world(&b.w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +369,8 @@ int main(void)
         cmocka_unit_test(test_a_stream_that_captures_delays_the_release_and_loses_nothing),
         cmocka_unit_test(test_a_per_thread_stream_is_read_on_by_the_thread_that_acquired_alone),
         cmocka_unit_test(test_threads_drop_an_items_tensors_and_the_last_gives_it_back),
+        cmocka_unit_test(test_the_arrays_of_a_batch_arrive_in_one_block_which_their_tensors_keep),
+        cmocka_unit_test(test_a_batch_that_can_not_be_copied_makes_no_tensor),
         cmocka_unit_test(test_a_capsule_that_nobody_consumed_gives_its_reference_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ import warnings
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ.setdefault("WEIR_DEVICE", "sim")
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 sys.path.insert(0, str(ROOT / "interpose" / "python"))
 
 import weir  # noqa: E402
@@ -204,6 +205,65 @@ class WithJax(unittest.TestCase):
             self.assertEqual(array.shape, (i % 5 + 1, 3))
             self.assertTrue((numpy.asarray(array) == i).all())
         self.assertEqual((int(moved["one"]), moved["none"].shape), (2, (0, 3)))
+
+    def test_transfer_keeps_every_type_shape_and_order(self):
+        import ml_dtypes
+
+        draw = numpy.random.default_rng(0)
+        types = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32", "complex64"]
+        types += [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
+        leaves = [draw.integers(0, 2, shape).astype(t) for t in types for shape in [(), (1,), (3, 5), (2, 1, 4)]]
+        leaves += [leaves[2][:, ::2], leaves[2].T, numpy.broadcast_to(leaves[2][0], (4, 5)), numpy.arange(5)]
+        for host, array in zip(leaves, weir.jax.transfer(leaves)):
+            self.assertEqual((array.shape, array.dtype), (host.shape, jax.dtypes.canonicalize_dtype(host.dtype)))
+            self.assertTrue((numpy.asarray(array) == host).all(), host.dtype)
+
+    def test_transfer_goes_to_the_device_that_was_named(self):
+        device = jax.devices()[-1]
+        moved = weir.jax.transfer([numpy.ones((2, i + 1)) for i in range(3)], device)
+        self.assertEqual([array.devices() for array in moved], [{device}] * 3)
+
+    def test_transfer_gives_others_the_gil_while_it_copies(self):
+        """Some sixteen arrays at a time: each time a call of C gives it up."""
+        from weir import _jax_batch
+
+        sent, send = [], _jax_batch.Batch.send
+
+        def note(*arguments):
+            ticket, capsules = send(*arguments)
+            sent.append(len(capsules))
+            return ticket, capsules
+
+        _jax_batch.Batch.send = note
+        try:
+            moved = weir.jax.transfer([numpy.full(3, i) for i in range(100)])
+        finally:
+            _jax_batch.Batch.send = send
+        self.assertLessEqual(max(sent), _jax_batch._AT_A_TIME)
+        self.assertEqual((sum(sent), [int(array[0]) for array in moved]), (100, list(range(100))))
+
+    def test_transfer_with_a_jax_whose_import_takes_other_parameters_goes_by_from_dlpack(self):
+        from weir import _jax_batch
+
+        find, _jax_batch._find_direct = _jax_batch._find_direct, lambda: lambda capsule: None
+        try:
+            moved = weir.jax.transfer([numpy.full(3, i) for i in range(20)])
+        finally:
+            _jax_batch._find_direct = find
+        self.assertEqual([int(array[0]) for array in moved], list(range(20)))
+
+    def test_a_transfer_that_weir_fails_at_is_made_by_jax(self):
+        from weir import _jax_batch
+
+        def fail(*_):
+            raise weir.DeviceError("planted")
+
+        send, _jax_batch.Batch.send = _jax_batch.Batch.send, fail
+        try:
+            moved = weir.jax.transfer([numpy.full(3, i) for i in range(4)])
+        finally:
+            _jax_batch.Batch.send = send
+        self.assertEqual([int(array[0]) for array in moved], list(range(4)))
 
     def test_install_after_the_backends_have_started_declines(self):
         jax.devices()

@@ -101,6 +101,11 @@ void *weir_lease_export(weir_lease *l, const weir_form *form, int versioned)
     return &e->as;
 }
 
+void weir_tensor_delete(void *tensor)
+{
+    delete_plain(tensor);
+}
+
 /* ---- capsules ---------------------------------------------------------------------------------------- */
 
 static int (*capsule_is_valid)(void *, const char *);

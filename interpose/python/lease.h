@@ -60,6 +60,8 @@ typedef struct weir_form {
 
 /* A managed tensor that holds a reference of its own; `versioned`: of DLPack 1, else of 0. NULL: no host memory. */
 WEIR_API void *weir_lease_export(weir_lease *l, const weir_form *form, int versioned);
+/* Of one of DLPack 0 that nobody got: gives its reference back. */
+WEIR_API void weir_tensor_delete(void *tensor);
 
 /* The interpreter's functions of those names, before any capsule is made. */
 WEIR_API void weir_capsule_set_up(

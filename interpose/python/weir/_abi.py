@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64
-from ctypes import c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_ubyte, c_uint
+from ctypes import c_uint16, c_uint32, c_uint64, c_void_p
 
 
 class _Sized(ctypes.Structure):
@@ -142,6 +142,10 @@ class Form(ctypes.Structure):
     ]
 
 
+class BatchTarget(ctypes.Structure):
+    _fields_ = [("lease", c_void_p), ("address", c_uint64), ("device_type", c_int32), ("device", c_int32)]
+
+
 # By header: C name -> the struct here.
 STRUCTS = {
     "weir.h": {"weir_pool_options": PoolOptions, "weir_alloc_options": AllocOptions, "weir_stats": Stats},
@@ -158,6 +162,7 @@ STRUCTS = {
         "weir_ticket": Ticket,
     },
     "lease.h": {"weir_form": Form},
+    "batch.h": {"weir_batch_target": BatchTarget},
 }
 
 # C enumerators used here, compared with the headers likewise.
@@ -231,6 +236,14 @@ PYTHON_FUNCTIONS = {
     "weir_lease_drop": (None, [_HANDLE]),
     "weir_lease_late": (c_size_t, []),
     "weir_lease_export": (c_void_p, [_HANDLE, POINTER(Form), c_int]),
+    "weir_batch_new": (_HANDLE, [POINTER(c_void_p), POINTER(c_uint16), c_size_t, c_size_t]),
+    "weir_batch_delete": (None, [_HANDLE]),
+    "weir_batch_bytes": (c_size_t, [_HANDLE]),
+    "weir_batch_form": (Form, [_HANDLE, c_size_t]),
+    "weir_batch_send": (
+        _STATUS,
+        [_HANDLE, c_size_t, c_size_t, _HANDLE, POINTER(BatchTarget), POINTER(Ticket), POINTER(c_void_p)],
+    ),
     "weir_capsule_set_up": (None, [c_void_p, c_void_p]),
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Sequence
 
@@ -35,19 +36,40 @@ def pool_for(target: Any) -> tuple[Any, Pool | None]:
     return device, pool_of(device.local_hardware_id)
 
 
-def movable(leaf: Any) -> Any | None:
-    """A dense numpy array as JAX would have it on a device (64 bits only if those are enabled), None: forward."""
+def movable(leaves: Sequence[Any]) -> list[Any | None]:
+    """Each dense numpy array as JAX would have it on a device (64 bits only if those are enabled), None: forward."""
     import jax
     import numpy
 
-    if type(leaf) is not numpy.ndarray or leaf.size == 0 or leaf.dtype.hasobject:
-        return None
-    array = numpy.ascontiguousarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)).reshape(leaf.shape)
+    wide = jax.config.jax_enable_x64
+    moved = []
+    for leaf in leaves:
+        kind = _kind_of(leaf.dtype, wide) if type(leaf) is numpy.ndarray and leaf.size else None
+        if kind is not None and not (leaf.dtype == kind and leaf.flags.c_contiguous):
+            moved.append(numpy.ascontiguousarray(leaf, kind).reshape(leaf.shape))
+        else:
+            moved.append(None if kind is None else leaf)
+    return moved
+
+
+@functools.lru_cache(maxsize=256)
+def _kind_of(dtype: Any, wide: bool) -> Any | None:
+    """The type that JAX would have of it; None: one that DLPack does not know."""
+    import jax
+
+    kind = None if dtype.hasobject else jax.dtypes.canonicalize_dtype(dtype)
     try:
-        _arrays.of(array).form.dlpack_code()
-    except (BufferError, TypeError):
+        dlpack_type(kind)
+    except (AttributeError, BufferError, TypeError):
         return None
-    return array
+    return kind
+
+
+@functools.lru_cache(maxsize=256)
+def dlpack_type(dtype: Any) -> int:
+    """DLPack's code << 8 | bits. BufferError: there is none."""
+    form = _arrays.Form((), dtype.str, dtype.name, dtype.itemsize)
+    return form.dlpack_code() << 8 | 8 * form.itemsize
 
 
 def to_jax(array: DeviceArray, device: Any) -> Any:

@@ -23,13 +23,14 @@ class Copier:
         self.pool = pool
         handle = ctypes.c_void_p()
         check(lib.weir_engine_open(pool.handle, None, ctypes.byref(handle)))
-        self._handle = handle.value
+        self.handle = handle.value
+        """The engine's, for C code."""
         self.stream: int = lib.weir_engine_stream(handle)
         """A stream where nothing runs: allocate what is to be filled on it."""
 
     def close(self) -> None:
         """Copies that are queued still run. By its pool."""
-        check(lib.weir_engine_close(self._handle))
+        check(lib.weir_engine_close(self.handle))
 
     def copy(
         self,
@@ -45,21 +46,21 @@ class Copier:
         options = _abi.CopyOptions(after=streams, n_after=len(after), timeout_ns=timeout_ns(timeout))
         ticket = _abi.Ticket()
         array = (_abi.Piece * max(1, len(listed)))(*listed)
-        arguments = (self._handle, direction, array, len(listed), ctypes.byref(options), ctypes.byref(ticket))
+        arguments = (self.handle, direction, array, len(listed), ctypes.byref(options), ctypes.byref(ticket))
         try:
             check(lib.weir_copy(*arguments))
         except BaseException:
-            lib.weir_copy_wait(self._handle, ticket, -1)  # a part may be under way
+            lib.weir_copy_wait(self.handle, ticket, -1)  # a part may be under way
             raise
         return ticket
 
     def join(self, ticket: _abi.Ticket, stream: int) -> None:
         """That stream waits for the copy; the host for nothing."""
-        check(lib.weir_copy_join(self._handle, ticket, stream))
+        check(lib.weir_copy_join(self.handle, ticket, stream))
 
     def wait(self, ticket: _abi.Ticket, timeout: float | None = None) -> None:
         """The host waits for the copy."""
-        check(lib.weir_copy_wait(self._handle, ticket, timeout_ns(timeout)))
+        check(lib.weir_copy_wait(self.handle, ticket, timeout_ns(timeout)))
 
     def to_host(self, device: int, host: int, nbytes: int, stream: int) -> None:
         """Copies behind the work of that stream, and waits for both."""
@@ -74,4 +75,4 @@ class Copier:
 
     def link(self, peer: Pool) -> None:
         """Makes copies between this device and that pool's possible. Again: no-op."""
-        check(lib.weir_engine_link(self._handle, peer.handle))
+        check(lib.weir_engine_link(self.handle, peer.handle))

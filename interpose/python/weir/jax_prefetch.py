@@ -95,7 +95,7 @@ class Prefetch:
         import jax
 
         leaves, structure = jax.tree.flatten(tree)
-        moved = [movable(leaf) for leaf in leaves] if self._pool else [None] * len(leaves)
+        moved = movable(leaves) if self._pool else [None] * len(leaves)
         arrays = [array for array in moved if array is not None]
         pushed = False
         if arrays:

@@ -27,6 +27,11 @@ class Block:
         self.address = address
         self.nbytes = nbytes
 
+    @property
+    def handle(self) -> int:
+        """The lease's, for C code. BufferError: it was given back."""
+        return self._lease._live()
+
     def use_on(self, stream: _streams.Stream) -> None:
         """Work on that stream reads or writes the block, too; ordering it behind the block's own stream is yours.
         The block is not reused before what is queued there by its free has passed."""
