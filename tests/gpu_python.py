@@ -280,6 +280,13 @@ def run_jax():
             times.append((time.monotonic() - began) * 1e3)
         print(f"  1152 arrays of 7 KB by {name}: {statistics.median(times):.1f} ms")
     check(all(bool((m == i % 200).all()) for i, m in enumerate(moved)), "their values")
+    pinned = [weir.empty_pinned((4 << 20,), "uint8") for _ in range(4)]
+    for array in pinned:
+        array[:] = 7
+    moved = weir.jax.transfer(pinned)
+    for array in pinned:
+        array[:] = 9
+    check(all(bool((m == 7).all()) for m in moved), "pinned arrays, overwritten when transfer had returned")
 
 
 # ---- all -----------------------------------------------------------------------------------------------
