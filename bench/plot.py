@@ -3,11 +3,15 @@
 """Draws the README's pictures from the results: overlap.svg, fast.svg, tight.svg; and prints its table.
 
     python3 bench/plot.py [FOLDER]      of the *.jsonl, and for the pictures; bench/results
+    python3 bench/plot.py --timeline STEM_plain.json STEM_hook.json timeline.svg
+                                        what bench/jax/actor_learner.py --timeline STEM has written, one above the other
 
 Each shows one run, the last one on a real GPU where there is one. Exits 1 where a picture has no results to draw.
 """
+import json
 import math
 import pathlib
+import statistics
 import sys
 from xml.sax.saxutils import escape
 
@@ -39,6 +43,9 @@ class Picture:
     def bar(self, x, y, width, height, subject=None):
         how = f'fill="{COLORS.get(subject, OTHER)}"' if subject else 'class="rail"'
         self.rows.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" {how}/>')
+
+    def span(self, x, y, width, height, color):
+        self.rows.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" fill="{color}"/>')
 
     def dot(self, x, y, subject):
         radius = 5 if subject == "weir" else 4
@@ -183,6 +190,66 @@ def draw_tight(results, path):
     return True
 
 
+# ---- timeline --------------------------------------------------------------------------------------------------------
+
+SLOW = 1.5  # a step of so many medians stands out
+SHADES = {"step": "#2f81f7", "slow step": "#d1495b", "fetch": "#d9822b", "update": "#a0a7ae"}
+
+
+def read_timeline(path):
+    """{name: [(begin, end)]} in milliseconds."""
+    spans = {"step": [], "fetch": [], "update": []}
+    for event in json.loads(pathlib.Path(path).read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["name"] in spans:
+            spans[event["name"]].append((event["ts"] / 1e3, (event["ts"] + event["dur"]) / 1e3))
+    return spans
+
+
+def duration(span):
+    return span[1] - span[0]
+
+
+def shade(kind, span, usual):
+    return SHADES["slow step" if kind == "step" and duration(span) > SLOW * usual else kind]
+
+
+def draw_track(p, spans, kinds, begin, scale, x, y, width, height):
+    """Of each kind what is inside of the stretch that begins at `begin`."""
+    p.bar(x, y, width, height)
+    usual = statistics.median(map(duration, spans["step"]))
+    for kind in kinds:
+        for span in spans[kind]:
+            left, right = (min(max((t - begin) * scale, 0), width) for t in span)
+            if right > left:
+                p.span(x + left, y, max(right - left - 0.5, 0.7), height, shade(kind, span, usual))
+
+
+def draw_timeline(paths, out):
+    """The same program in two runs, {title: path of its trace}: actor and learner, around the fetch of median length, over
+    the same stretch of time. False: a trace without steps and fetches."""
+    runs = {title: read_timeline(path) for title, path in paths.items()}
+    if not all(spans["step"] and spans["fetch"] for spans in runs.values()):
+        return False
+    left, width, track, top, panel = 80, 760, 26, 70, 118
+    shown = {title: sorted(spans["fetch"], key=duration)[len(spans["fetch"]) // 2] for title, spans in runs.items()}
+    stretch = 2 * max(duration(fetch) for fetch in shown.values())
+    p = Picture(left + width + 30, top + panel * len(runs) + 10, f"An actor and a learner, {stretch:.3g} ms of each run")
+    for i, (name, color) in enumerate(SHADES.items()):
+        p.span(left + 190 * i, 38, 14, 14, color)
+        p.text(left + 190 * i + 20, 50, name + (f" (> {SLOW} medians)" if name == "slow step" else ""), size=12)
+    for i, (title, spans) in enumerate(runs.items()):
+        fetch, y = shown[title], top + panel * i
+        inside = [duration(s) for s in spans["step"] if s[1] > fetch[0] and s[0] < fetch[1]]
+        longest = f", longest step meanwhile {max(inside):.3g} ms" if inside else ""
+        p.text(left, y + 18, f"{title}: fetch {duration(fetch):.3g} ms{longest}", size=14)
+        for row, (name, kinds) in enumerate((("actor", ["step"]), ("learner", ["fetch", "update"]))):
+            at = y + 28 + row * (track + 8)
+            p.text(left - 10, at + 18, name, "end")
+            draw_track(p, spans, kinds, fetch[0] - stretch / 8, width / stretch, left, at, width, track)
+    p.save(out)
+    return True
+
+
 def number_text(value):
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
@@ -201,6 +268,9 @@ def print_table(results):
 
 
 def main():
+    if sys.argv[1:2] == ["--timeline"]:
+        plain, weir, out = map(pathlib.Path, sys.argv[2:])
+        return not draw_timeline({"JAX": plain, "JAX with weir": weir}, out)
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else BENCH / "results"
     results = read_results(folder)
     drawn = {name: draw(results, folder / f"{name}.svg")

@@ -90,6 +90,41 @@ class PlotTest(unittest.TestCase):
         self.assertNotIn("fast.svg", said)
         self.assertFalse((self.folder / "tight.svg").exists())
 
+    def write_trace(self, name, fetch_ms, slow_ms):
+        """Steps of 1 ms, one of which is slow while the learner fetches, at 100 ms; times in microseconds."""
+        events = [{"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "actor"}}]
+        at = 0
+        for i in range(200):
+            took = slow_ms * 1000 if i == 101 else 1000
+            events.append({"ph": "X", "pid": 1, "tid": 1, "name": "step", "ts": at, "dur": took})
+            at += took
+        for kind, begin, took in (("fetch", 100, fetch_ms), ("update", 100 + fetch_ms, 5)):
+            events.append({"ph": "X", "pid": 1, "tid": 2, "name": kind, "ts": begin * 1000, "dur": took * 1000})
+        path = self.folder / name
+        path.write_text(json.dumps({"traceEvents": events}))
+        return path
+
+    def test_the_timeline_shows_both_runs_over_the_same_time_and_their_slow_steps(self):
+        paths = {"JAX": self.write_trace("a.json", 40, 8), "with weir": self.write_trace("b.json", 10, 1)}
+        self.assertTrue(plot.draw_timeline(paths, self.folder / "timeline.svg"))
+        texts = self.texts("timeline")
+        self.assertIn("JAX: fetch 40 ms, longest step meanwhile 8 ms", texts)
+        self.assertIn("with weir: fetch 10 ms, longest step meanwhile 1 ms", texts)
+        by_shade = {}
+        for bar in (bar for bar in self.shapes("timeline", "rect") if "fill" in bar.attrib):
+            by_shade.setdefault(bar.get("fill"), []).append(float(bar.get("width")))
+        key = 1  # one bar of each shade explains it
+        self.assertEqual(len(by_shade[plot.SHADES["slow step"]]) - key, 1)
+        fetches = by_shade[plot.SHADES["fetch"]][key:]
+        self.assertAlmostEqual(fetches[0] / fetches[1], 4, delta=0.05)
+        self.assertAlmostEqual(by_shade[plot.SHADES["slow step"]][key], fetches[0] / 5, delta=1)
+
+    def test_a_trace_without_a_fetch_draws_nothing(self):
+        paths = {"JAX": self.write_trace("a.json", 40, 8), "with weir": self.folder / "b.json"}
+        paths["with weir"].write_text('{"traceEvents": []}')
+        self.assertFalse(plot.draw_timeline(paths, self.folder / "timeline.svg"))
+        self.assertFalse((self.folder / "timeline.svg").exists())
+
     def test_the_committed_results_can_be_drawn(self):
         results = check.read_results(check.BENCH / "results")
         for name, draw in (("overlap", plot.draw_overlap), ("fast", plot.draw_fast), ("tight", plot.draw_tight)):
