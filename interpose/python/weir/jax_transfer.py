@@ -24,7 +24,7 @@ def transfer(tree: Any, device: Any = None) -> Any:
     arrays = [array for array in moved if array is not None]
     try:
         arrived = _move(pool, arrays, target) if arrays else []
-    except WeirError:
+    except (WeirError, jax.errors.JaxRuntimeError):
         arrived, moved = [], [None] * len(leaves)
     return jax.tree.unflatten(structure, fill_in(put_others(leaves, moved, device), arrived))
 
