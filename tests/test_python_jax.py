@@ -218,6 +218,11 @@ class WithJax(unittest.TestCase):
             self.assertEqual((array.shape, array.dtype), (host.shape, jax.dtypes.canonicalize_dtype(host.dtype)))
             self.assertTrue((numpy.asarray(array) == host).all(), host.dtype)
 
+    def test_transfer_refuses_what_jax_refuses(self):
+        for leaf in (numpy.array(["2026"], "datetime64[Y]"), numpy.array([None]), numpy.array(["text"])):
+            with self.assertRaises(TypeError):
+                weir.jax.transfer([numpy.ones(3), leaf])
+
     def test_transfer_goes_to_the_device_that_was_named(self):
         device = jax.devices()[-1]
         moved = weir.jax.transfer([numpy.ones((2, i + 1)) for i in range(3)], device)

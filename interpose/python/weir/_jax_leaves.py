@@ -54,13 +54,15 @@ def movable(leaves: Sequence[Any]) -> list[Any | None]:
 
 @functools.lru_cache(maxsize=256)
 def _kind_of(dtype: Any, wide: bool) -> Any | None:
-    """The type that JAX would have of it; None: one that DLPack does not know."""
+    """The type that JAX would have of it; None: one that JAX or DLPack does not know."""
     import jax
 
-    kind = None if dtype.hasobject else jax.dtypes.canonicalize_dtype(dtype)
+    if dtype.hasobject:
+        return None
     try:
+        kind = jax.dtypes.canonicalize_dtype(dtype)
         dlpack_type(kind)
-    except (AttributeError, BufferError, TypeError):
+    except (BufferError, TypeError):
         return None
     return kind
 
