@@ -28,7 +28,7 @@ LAYERS = [
     " interpose/pjrt/arrays interpose/pjrt/deliver interpose/pjrt/from_host interpose/pjrt/across interpose/pjrt/to_host"
     " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
     "interpose/python/lease interpose/python/lease_count interpose/python/dlpack interpose/python/batch",
-    "interpose/torch/weir_torch interpose/torch/graphs interpose/cupy/weir_cupy interpose/onnxruntime/weir_ort",
+    "interpose/torch/weir_torch interpose/torch/graphs interpose/torch/ledger interpose/cupy/weir_cupy interpose/onnxruntime/weir_ort",
 ]
 
 

@@ -253,33 +253,93 @@ LOOP = """
 #include <time.h>
 typedef int32_t (*alloc_fn)(uint64_t, void **);
 typedef int32_t (*free_fn)(void *);
+typedef int (*weir_alloc_fn)(void *pool, uint64_t bytes, void *stream, uint64_t *out);
+typedef int (*weir_free_fn)(void *pool, uint64_t block, void *stream);
+typedef int (*device_fn)(int *);
+
+static double now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
 double pair_ns(alloc_fn a, free_fn f, uint64_t bytes, int n)
 {
-    struct timespec from, to;
     void *block;
-    for (int i = 0; i < 100; i++) { a(bytes, &block); f(block); }
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    for (int i = 0; i < n; i++) { a(bytes, &block); f(block); }
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    return ((to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec)) / n;
+    double from = 0;
+    for (int i = -100; i < n; i++) {
+        if (i == 0) from = now_ns();
+        a(bytes, &block);
+        f(block);
+    }
+    return (now_ns() - from) / n;
+}
+double weir_pair_ns(weir_alloc_fn a, weir_free_fn f, void *pool, uint64_t bytes, int n)
+{
+    uint64_t block;
+    double from = 0;
+    for (int i = -100; i < n; i++) {
+        if (i == 0) from = now_ns();
+        a(pool, bytes, 0, &block);
+        f(pool, block, 0);
+    }
+    return (now_ns() - from) / n;
+}
+double device_ns(device_fn get, int n)
+{
+    int device;
+    double from = now_ns();
+    for (int i = 0; i < n; i++) get(&device);
+    return (now_ns() - from) / n;
 }
 """
+SIZES = (512, 64 << 10, 4 << 20)
 
 
-def pair_ns(torch):
-    torch.empty(1, device="cuda")
+def loops():
     with tempfile.TemporaryDirectory() as scratch:
         source, built = pathlib.Path(scratch, "loop.c"), pathlib.Path(scratch, "loop.so")
         source.write_text(LOOP)
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", source, "-o", built], check=True)
-        loop = ctypes.CDLL(str(built)).pair_ns
-    loop.restype = ctypes.c_double
+        library = ctypes.CDLL(str(built))
+    for name in ("pair_ns", "weir_pair_ns", "device_ns"):
+        getattr(library, name).restype = ctypes.c_double
+    return library
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def address(function):
+    return ctypes.cast(function, ctypes.c_void_p)
+
+
+def torch_pairs(torch):
+    """Nanoseconds a pair through the framework's C++, by size."""
+    torch.empty(1, device="cuda")
     library = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib/libtorch_cuda.so"))
-    functions = (library.aoti_torch_cuda_caching_allocator_raw_alloc,
-                 library.aoti_torch_cuda_caching_allocator_raw_delete)
-    addresses = [ctypes.cast(f, ctypes.c_void_p) for f in functions]
-    runs = [max(loop(*addresses, ctypes.c_uint64(size), 20000) for size in (512, 64 << 10, 4 << 20)) for _ in range(11)]
-    return sorted(runs)[5]
+    functions = (address(library.aoti_torch_cuda_caching_allocator_raw_alloc),
+                 address(library.aoti_torch_cuda_caching_allocator_raw_delete))
+    loop = loops().pair_ns
+    return [median(loop(*functions, ctypes.c_uint64(size), 20000) for _ in range(11)) for size in SIZES]
+
+
+def pair_ns(torch):
+    return max(torch_pairs(torch))
+
+
+def pair_parts():
+    """What the pair of torch_pair is made of: weir's own, and one question for the current device."""
+    library, lib = loops(), adapters().lib
+    pool = ctypes.c_void_p(adapters().shared_pool(0))
+    functions = address(lib.weir_alloc), address(lib.weir_free)
+    pairs = [median(library.weir_pair_ns(*functions, pool, ctypes.c_uint64(size), 20000) for _ in range(11))
+             for size in SIZES]
+    runtime = ctypes.CDLL(None)
+    asked = median(library.device_ns(address(runtime.cudaGetDevice), 20000) for _ in range(11)) \
+        if hasattr(runtime, "cudaGetDevice") else float("nan")
+    return pairs, asked
 
 
 def torch_pair_native():
@@ -288,7 +348,10 @@ def torch_pair_native():
 
 
 def torch_pair():
-    print(f"torch.pair_ns weir {pair_ns(torch_with_weir()):.0f}")
+    by_size = torch_pairs(torch_with_weir())
+    parts, asked = pair_parts()
+    print(f"torch.pair_ns weir {max(by_size):.0f}; at 512 B, 64 KiB, 4 MiB: {' '.join(f'{t:.0f}' for t in by_size)}; "
+          f"weir alone {' '.join(f'{t:.0f}' for t in parts)}; cudaGetDevice {asked:.0f}")
 
 
 def torch_pair_plain():

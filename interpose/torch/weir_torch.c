@@ -7,7 +7,9 @@
  * Built with -fexceptions: what weir_torch_on_failure names throws through alloc.
  */
 #include "weir_torch.h"
+#include "edges.h"
 #include "graphs.h"
+#include "ledger.h"
 #include "notes.h"
 
 #include <stdio.h>
@@ -88,6 +90,17 @@ void *weir_torch_alloc(size_t bytes, int device, weir_stream stream)
     return (void *)(uintptr_t)block;
 }
 
+void *weir_torch_native_alloc(size_t bytes, int device, weir_stream stream)
+{
+    weir_torch_block block = {.bytes = bytes, .stream = stream};
+    block.address = (uintptr_t)weir_torch_alloc(bytes, device, stream);
+    if (WR_UNLIKELY(block.address == 0)) return NULL;
+    weir_status st = wr_ledger_enter(device, &block);
+    if (WR_LIKELY(st == WEIR_OK)) return (void *)(uintptr_t)block.address;
+    weir_torch_free((void *)(uintptr_t)block.address, bytes, device, stream);
+    return fail(st, bytes, device);
+}
+
 void *weir_torch_segment_alloc(size_t bytes, int device, weir_stream stream)
 {
     weir_dptr block;
@@ -117,8 +130,9 @@ void weir_torch_free(void *pointer, size_t bytes, int device, weir_stream stream
     weir_dptr block = (uintptr_t)pointer;
     weir_pool *pool;
     if (block == 0 || weir_shared_pool(device, &pool) != WEIR_OK) return;
-    weir_status st = wr_notes_declare(wr_notes_take(&recorded, block), pool, stream);
-    if (st != WEIR_OK) {
+    struct wr_note *users = wr_notes_take(&recorded, block);
+    weir_status st = WR_UNLIKELY(users != NULL) ? wr_notes_declare(users, pool, stream) : WEIR_OK;
+    if (WR_UNLIKELY(st != WEIR_OK)) {
         if (!is_refused(st)) say_once(&said_kept, "a block is kept for good, whose recorded stream is gone");
         return;
     }
@@ -126,6 +140,15 @@ void weir_torch_free(void *pointer, size_t bytes, int device, weir_stream stream
     /* Its stream is gone: what ran there is among what the pool knows of the block's home. */
     if (st == WEIR_INVALID_ARGUMENT || st == WEIR_DRIVER_ERROR) st = weir_free(pool, block, NULL);
     if (st != WEIR_OK && !is_refused(st)) say_once(&said_failed, "a free changed nothing");
+}
+
+void weir_torch_native_free(void *pointer)
+{
+    weir_torch_block block;
+    int device;
+    if (WR_UNLIKELY(wr_edges_check() != WEIR_OK)) return; /* a forked child may never get the latch */
+    if (WR_LIKELY(wr_ledger_strike((uintptr_t)pointer, &block, &device)))
+        weir_torch_free(pointer, block.bytes, device, block.stream);
 }
 
 void weir_torch_memory_fraction(double fraction, int device)

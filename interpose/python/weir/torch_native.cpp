@@ -4,8 +4,8 @@
 // plain interface loses is here: the counters, empty_cache, snapshots of live blocks, peers, PyTorch's own
 // OutOfMemoryError and its observers.
 //
-// What the blocks in use are is kept here, since PyTorch frees by address alone: in shards by address, so that threads
-// seldom meet.
+// What the blocks in use are is kept by weir_torch_native_alloc. A warm alloc asks PyTorch for the current stream,
+// and where several devices are visible for the current one (cudaGetDevice); a free asks nothing.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -32,137 +32,12 @@ using c10::CachingDeviceAllocator::BlockInfo;
 using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::SegmentInfo;
 
-constexpr size_t kShards = 64;
-constexpr int64_t kUnit = 512;
+constexpr size_t kUnit = 512;
 
-struct Block {
-    uintptr_t address = 0; // 0: the place is free
-    size_t bytes = 0;
-    cudaStream_t stream = nullptr;
-    int device = 0;
-};
-
-int64_t rounded(size_t bytes)
-{
-    return (static_cast<int64_t>(bytes) + kUnit - 1) / kUnit * kUnit;
-}
-
-// Counts of a device since the process began, and what they were when they were last reset.
-struct Counts {
-    std::atomic<int64_t> live_bytes{0}, peak_bytes{0}, live{0}, peak_live{0};
-    std::atomic<int64_t> allocated_bytes{0}, allocated{0}, ooms{0};
-    std::atomic<int64_t> base_allocated_bytes{0}, base_allocated{0};
-    std::atomic<int64_t> reserved_at_reset{-1}, peak_reserved_at_reset{0};
-
-    static void raise(std::atomic<int64_t> &peak, int64_t value)
-    {
-        int64_t seen = peak.load(std::memory_order_relaxed);
-        while (value > seen && !peak.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-        }
-    }
-    void add(size_t bytes)
-    {
-        int64_t size = rounded(bytes);
-        raise(peak_bytes, live_bytes.fetch_add(size, std::memory_order_relaxed) + size);
-        raise(peak_live, live.fetch_add(1, std::memory_order_relaxed) + 1);
-        allocated_bytes.fetch_add(size, std::memory_order_relaxed);
-        allocated.fetch_add(1, std::memory_order_relaxed);
-    }
-    void remove(size_t bytes)
-    {
-        live_bytes.fetch_sub(rounded(bytes), std::memory_order_relaxed);
-        live.fetch_sub(1, std::memory_order_relaxed);
-    }
-};
-
-// Open addressing with linear probing; a removal moves later entries up, so that no marks stay behind.
-class alignas(64) Shard {
-public:
-    void put(const Block &block)
-    {
-        std::lock_guard<std::mutex> guard(mutex_);
-        if ((used_ + 1) * 2 > places_.size()) grow();
-        insert(block);
-    }
-    bool take(uintptr_t address, Block *out)
-    {
-        std::lock_guard<std::mutex> guard(mutex_);
-        if (places_.empty()) return false;
-        size_t at = home(address);
-        while (places_[at].address != address) {
-            if (places_[at].address == 0) return false;
-            at = next(at);
-        }
-        *out = places_[at];
-        close_gap(at);
-        used_--;
-        return true;
-    }
-    template <typename Visit>
-    void each(Visit visit)
-    {
-        std::lock_guard<std::mutex> guard(mutex_);
-        for (const Block &block : places_)
-            if (block.address != 0) visit(block);
-    }
-
-private:
-    std::mutex mutex_;
-    std::vector<Block> places_; // a power of two
-    size_t used_ = 0;
-
-    size_t next(size_t at) const { return (at + 1) & (places_.size() - 1); }
-    size_t home(uintptr_t address) const
-    {
-        return (address / kUnit * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (places_.size() - 1);
-    }
-    void insert(const Block &block)
-    {
-        size_t at = home(block.address);
-        while (places_[at].address != 0)
-            at = next(at);
-        places_[at] = block;
-        used_++;
-    }
-    void grow()
-    {
-        std::vector<Block> old(places_.empty() ? 64 : places_.size() * 2);
-        old.swap(places_);
-        used_ = 0;
-        for (const Block &block : old)
-            if (block.address != 0) insert(block);
-    }
-    void close_gap(size_t gap)
-    {
-        for (size_t at = next(gap); places_[at].address != 0; at = next(at)) {
-            size_t from = home(places_[at].address);
-            bool reaches = gap <= at ? (from <= gap || from > at) : (from <= gap && from > at);
-            if (!reaches) continue;
-            places_[gap] = places_[at];
-            gap = at;
-        }
-        places_[gap] = Block{};
-    }
-};
-
-class Blocks {
-public:
-    void put(const Block &block) { shard(block.address).put(block); }
-    bool take(void *p, Block *out)
-    {
-        auto address = reinterpret_cast<uintptr_t>(p);
-        return shard(address).take(address, out);
-    }
-    template <typename Visit>
-    void each(Visit visit)
-    {
-        for (Shard &s : shards_)
-            s.each(visit);
-    }
-
-private:
-    std::array<Shard, kShards> shards_;
-    Shard &shard(uintptr_t address) { return shards_[address / kUnit * UINT64_C(0x9e3779b97f4a7c15) >> 58]; }
+// Counters are reset from here: what they were then.
+struct Base {
+    std::atomic<uint64_t> bytes{0}, blocks{0};
+    std::atomic<int64_t> reserved{-1}, peak_reserved{0}; // when the peaks were reset; -1: never
 };
 
 void release(void *p);
@@ -173,7 +48,7 @@ public:
 
     c10::DataPtr allocate(size_t bytes) override
     {
-        c10::DeviceIndex device = c10::cuda::current_device();
+        c10::DeviceIndex device = current_device();
         void *p = alloc(bytes, device, c10::cuda::getCurrentCUDAStream(device));
         return {p, p, &release, c10::Device(c10::kCUDA, device)};
     }
@@ -184,20 +59,14 @@ public:
     }
     void *raw_alloc(size_t bytes) override
     {
-        c10::DeviceIndex device = c10::cuda::current_device();
+        c10::DeviceIndex device = current_device();
         return alloc(bytes, device, c10::cuda::getCurrentCUDAStream(device));
     }
     void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override
     {
-        return alloc(bytes, c10::cuda::current_device(), stream);
+        return alloc(bytes, current_device(), stream);
     }
-    void raw_delete(void *p) override
-    {
-        Block block;
-        if (p == nullptr || !blocks_.take(p, &block)) return;
-        counts_[block.device].remove(block.bytes);
-        weir_torch_free(p, block.bytes, block.device, block.stream);
-    }
+    void raw_delete(void *p) override { weir_torch_native_free(p); }
     void recordStream(const c10::DataPtr &data, c10::cuda::CUDAStream stream) override
     {
         // What came from elsewhere, another process or library, has another deleter.
@@ -207,10 +76,9 @@ public:
     using CUDAAllocator::recordStream;
     void *getBaseAllocation(void *p, size_t *bytes) override
     {
-        Block block;
-        TORCH_CHECK(blocks_.take(p, &block), "weir: not the beginning of a live block");
-        blocks_.put(block);
-        if (bytes != nullptr) *bytes = block.bytes;
+        size_t found = weir_torch_block_bytes(p);
+        TORCH_CHECK(found > 0, "weir: not the beginning of a live block");
+        if (bytes != nullptr) *bytes = found;
         return p;
     }
 
@@ -233,7 +101,7 @@ public:
     void emptyCache(c10::cuda::MempoolId_t = {0, 0}) override
     {
         for (int device = 0; device < n_devices_; device++)
-            if (counts_[device].allocated.load() > 0) weir_trim(pool_of(device), 0, nullptr);
+            if (has_served(device)) weir_trim(pool_of(device), 0, nullptr);
     }
     void cacheInfo(c10::DeviceIndex device, size_t *largest) override
     {
@@ -247,21 +115,19 @@ public:
     DeviceStats getDeviceStats(c10::DeviceIndex device) override
     {
         DeviceStats out;
-        Counts &c = counts_[device];
-        if (c.allocated.load() == 0) return out; // asking must not open a pool
+        weir_torch_counts c = counts_of(device);
+        if (c.allocated_blocks == 0) return out; // asking must not open a pool
+        const Base &base = bases_[device];
         weir_stats s = stats_of(device);
-        int64_t bytes = c.live_bytes, n = c.live, since_bytes = c.allocated_bytes - c.base_allocated_bytes,
-                since = c.allocated - c.base_allocated;
-        fill(out.allocated_bytes, bytes, c.peak_bytes, since_bytes);
-        fill(out.active_bytes, bytes + static_cast<int64_t>(s.pending_bytes), c.peak_bytes, since_bytes);
-        fill(out.requested_bytes, requested_bytes(device), 0, 0);
-        fill(out.allocation, n, c.peak_live, since);
-        fill(out.active, n + static_cast<int64_t>(s.pending_blocks), c.peak_live, since);
-        fill(out.reserved_bytes, static_cast<int64_t>(s.reserved_bytes), peak_reserved(c, s),
-            static_cast<int64_t>(s.peak_reserved_bytes));
-        fill(out.segment, static_cast<int64_t>(s.grows - s.trims), static_cast<int64_t>(s.grows),
-            static_cast<int64_t>(s.grows));
-        out.num_ooms = c.ooms;
+        uint64_t since_bytes = c.allocated_bytes - base.bytes, since = c.allocated_blocks - base.blocks;
+        fill(out.allocated_bytes, c.live_bytes, c.peak_bytes, since_bytes);
+        fill(out.active_bytes, c.live_bytes + s.pending_bytes, c.peak_bytes, since_bytes);
+        fill(out.requested_bytes, c.requested_bytes, 0, 0);
+        fill(out.allocation, c.live_blocks, c.peak_blocks, since);
+        fill(out.active, c.live_blocks + s.pending_blocks, c.peak_blocks, since);
+        fill(out.reserved_bytes, s.reserved_bytes, peak_reserved(base, s), s.peak_reserved_bytes);
+        fill(out.segment, s.grows - s.trims, s.grows, s.grows);
+        out.num_ooms = ooms_[device];
         out.num_sync_all_streams = static_cast<int64_t>(s.host_waits);
         out.num_device_alloc = static_cast<int64_t>(s.grows);
         out.num_device_free = static_cast<int64_t>(s.trims);
@@ -269,26 +135,26 @@ public:
     }
     void resetAccumulatedStats(c10::DeviceIndex device) override
     {
-        Counts &c = counts_[device];
-        c.base_allocated_bytes = c.allocated_bytes.load() - c.live_bytes.load();
-        c.base_allocated = c.allocated.load() - c.live.load();
-        c.ooms = 0;
+        weir_torch_counts c = counts_of(device);
+        bases_[device].bytes = c.allocated_bytes - c.live_bytes;
+        bases_[device].blocks = c.allocated_blocks - c.live_blocks;
+        ooms_[device] = 0;
     }
     void resetPeakStats(c10::DeviceIndex device) override
     {
-        Counts &c = counts_[device];
-        if (c.allocated.load() == 0) return;
+        if (!has_served(device)) return;
         weir_stats s = stats_of(device);
-        c.peak_bytes = c.live_bytes.load();
-        c.peak_live = c.live.load();
-        c.reserved_at_reset = static_cast<int64_t>(s.reserved_bytes);
-        c.peak_reserved_at_reset = static_cast<int64_t>(s.peak_reserved_bytes);
+        weir_torch_reset_peaks(device);
+        bases_[device].reserved = static_cast<int64_t>(s.reserved_bytes);
+        bases_[device].peak_reserved = static_cast<int64_t>(s.peak_reserved_bytes);
     }
     torch_cuda::SnapshotInfo snapshot(c10::cuda::MempoolId_t = {0, 0}, bool = true) override
     {
         torch_cuda::SnapshotInfo out = {};
         out.device_traces.resize(static_cast<size_t>(n_devices_));
-        blocks_.each([&](const Block &block) { out.segments.push_back(segment_of(block)); });
+        for (int device = 0; device < n_devices_; device++)
+            for (const weir_torch_block &block : blocks_of(device))
+                out.segments.push_back(segment_of(device, block));
         return out;
     }
     bool isHistoryEnabled() override { return false; }
@@ -369,41 +235,50 @@ public:
     }
 
 private:
-    Blocks blocks_;
-    std::array<Counts, WEIR_SHARED_DEVICES> counts_;
+    std::array<Base, WEIR_SHARED_DEVICES> bases_;
+    std::array<std::atomic<int64_t>, WEIR_SHARED_DEVICES> ooms_{};
     std::atomic<int> n_devices_{0};
     std::mutex observers_mutex_;
     std::vector<torch_cuda::OutOfMemoryObserver> observers_;
 
+    // PyTorch puts off a change of device until the first use of the new one: its own answer alone is right.
+    c10::DeviceIndex current_device() const
+    {
+        return n_devices_.load(std::memory_order_relaxed) == 1 ? 0 : c10::cuda::current_device();
+    }
     void *alloc(size_t bytes, int device, cudaStream_t stream)
     {
-        void *p = nullptr;
         try {
-            p = weir_torch_alloc(bytes, device, stream);
+            return weir_torch_native_alloc(bytes, device, stream);
         } catch (const c10::OutOfMemoryError &) {
             tell_observers(bytes, device);
             throw;
         }
-        if (p != nullptr) {
-            blocks_.put({reinterpret_cast<uintptr_t>(p), bytes, stream, device});
-            counts_[device].add(bytes);
-        }
-        return p;
     }
     void tell_observers(size_t bytes, int device)
     {
-        counts_[device].ooms++;
+        ooms_[device]++;
         weir_stats s = stats_of(device);
         std::lock_guard<std::mutex> guard(observers_mutex_);
         for (const auto &observer : observers_)
             observer(device, bytes, s.limit_bytes, s.limit_bytes - s.reserved_bytes);
     }
-    // Before rounding, of the blocks in use: counted when asked for, which is seldom.
-    int64_t requested_bytes(int device)
+    static weir_torch_counts counts_of(int device)
     {
-        int64_t sum = 0;
-        blocks_.each([&](const Block &block) { sum += block.device == device ? int64_t(block.bytes) : 0; });
-        return sum;
+        weir_torch_counts c;
+        weir_torch_count(device, &c);
+        return c;
+    }
+    static bool has_served(int device) { return counts_of(device).allocated_blocks > 0; }
+    static std::vector<weir_torch_block> blocks_of(int device)
+    {
+        std::vector<weir_torch_block> blocks(counts_of(device).live_blocks);
+        for (;;) { // there may be more by then
+            size_t n = weir_torch_list(device, blocks.data(), blocks.size());
+            bool all = n <= blocks.size();
+            blocks.resize(n);
+            if (all) return blocks;
+        }
     }
     static size_t total_bytes(int device)
     {
@@ -425,28 +300,28 @@ private:
         return s;
     }
     // The pool's own peak counts from its opening: after a reset it tells only once it was passed.
-    static int64_t peak_reserved(const Counts &c, const weir_stats &s)
+    static uint64_t peak_reserved(const Base &base, const weir_stats &s)
     {
         auto peak = static_cast<int64_t>(s.peak_reserved_bytes), now = static_cast<int64_t>(s.reserved_bytes);
-        if (c.reserved_at_reset < 0 || peak > c.peak_reserved_at_reset) return peak;
-        return std::max(now, c.reserved_at_reset.load());
+        if (base.reserved < 0 || peak > base.peak_reserved) return s.peak_reserved_bytes;
+        return static_cast<uint64_t>(std::max(now, base.reserved.load()));
     }
-    static void fill(StatArray &all, int64_t current, int64_t peak, int64_t allocated)
+    static void fill(StatArray &all, uint64_t current, uint64_t peak, uint64_t allocated)
     {
         Stat &s = all[static_cast<size_t>(StatType::AGGREGATE)];
-        s.current = current;
-        s.peak = std::max(peak, current);
-        s.allocated = std::max(allocated, current);
-        s.freed = s.allocated - current;
+        s.current = static_cast<int64_t>(current);
+        s.peak = static_cast<int64_t>(std::max(peak, current));
+        s.allocated = static_cast<int64_t>(std::max(allocated, current));
+        s.freed = s.allocated - s.current;
     }
-    static SegmentInfo segment_of(const Block &block)
+    static SegmentInfo segment_of(int device, const weir_torch_block &block)
     {
         SegmentInfo s;
-        s.device = static_cast<c10::DeviceIndex>(block.device);
+        s.device = static_cast<c10::DeviceIndex>(device);
         s.address = block.address;
-        s.total_size = s.allocated_size = s.active_size = static_cast<size_t>(rounded(block.bytes));
+        s.total_size = s.allocated_size = s.active_size = (block.bytes + kUnit - 1) / kUnit * kUnit;
         s.requested_size = block.bytes;
-        s.stream = block.stream;
+        s.stream = static_cast<cudaStream_t>(block.stream);
         s.is_large = block.bytes > (1u << 20);
         BlockInfo only;
         only.size = s.total_size;
@@ -466,7 +341,7 @@ Allocator &the_allocator()
 
 void release(void *p)
 {
-    the_allocator().raw_delete(p);
+    weir_torch_native_free(p);
 }
 
 } // namespace
