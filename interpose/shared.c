@@ -4,6 +4,8 @@
  * exchange, so that a forked child finds nothing held and an adapter's call costs one load.
  */
 #include "weir_shared.h"
+#include "edges.h"
+#include "ledger.h"
 #include "notes.h"
 
 #include <stdlib.h>
@@ -118,22 +120,22 @@ weir_status weir_shared_alloc(
     return weir_alloc_with(pool, bytes, stream, &wait, out);
 }
 
-/* ---- lent blocks: the first note is the home, the others are users ----------------------------------- */
+/* ---- lent blocks -------------------------------------------------------------------------------------- */
 
-static struct wr_notes lent = WR_NOTES_INIT;
+static struct wr_ledger lent[WEIR_SHARED_DEVICES] = {[0 ... WEIR_SHARED_DEVICES - 1] = WR_LEDGER_INIT};
+static struct wr_notes users = WR_NOTES_INIT;
 
 weir_status weir_shared_lend(
     int device, size_t bytes, weir_stream stream, int64_t patience_ns, weir_dptr *out)
 {
-    weir_pool *pool;
-    weir_dptr block;
-    if (out == NULL) return wr_fail(WEIR_INVALID_ARGUMENT, "out is NULL");
-    weir_status st = weir_shared_alloc(device, bytes, stream, patience_ns, &block);
-    if (st == WEIR_OK && block != 0) {
-        st = wr_notes_add(&lent, block, stream);
-        if (st != WEIR_OK && weir_shared_pool(device, &pool) == WEIR_OK) weir_free(pool, block, stream);
+    weir_shared_block block = {.bytes = bytes, .stream = stream};
+    if (WR_UNLIKELY(out == NULL)) return wr_fail(WEIR_INVALID_ARGUMENT, "out is NULL");
+    weir_status st = weir_shared_alloc(device, bytes, stream, patience_ns, &block.address);
+    if (WR_LIKELY(st == WEIR_OK && block.address != 0)) {
+        st = wr_ledger_enter(&lent[device], &block);
+        if (WR_UNLIKELY(st != WEIR_OK)) weir_free(atomic_load(&pools[device]), block.address, stream);
     }
-    if (st == WEIR_OK) *out = block;
+    if (WR_LIKELY(st == WEIR_OK)) *out = block.address;
     return st;
 }
 
@@ -142,18 +144,19 @@ weir_status weir_shared_use(int device, weir_dptr block, weir_stream stream)
     weir_pool *pool;
     weir_status st = weir_shared_pool(device, &pool);
     if (st == WEIR_OK) st = weir_touch(pool, block, stream, 0);
-    return st == WEIR_OK ? wr_notes_add(&lent, block, stream) : st;
+    return st == WEIR_OK ? wr_notes_add(&users, block, stream) : st;
 }
 
-weir_status weir_shared_return(int device, weir_dptr block)
+weir_status weir_shared_return(int device, weir_dptr address)
 {
     weir_pool *pool;
-    weir_status st = weir_shared_pool(device, &pool);
-    if (st != WEIR_OK || block == 0) return st;
-    struct wr_note *home = wr_notes_take(&lent, block);
-    if (home == NULL) return wr_fail(WEIR_INVALID_POINTER, "the block was not lent");
-    st = wr_notes_declare(home->next, pool, home->stream);
-    if (st == WEIR_OK) st = weir_free(pool, block, home->stream);
-    free(home);
-    return st;
+    weir_shared_block block;
+    weir_status st = wr_edges_check();
+    if (WR_LIKELY(st == WEIR_OK)) st = weir_shared_pool(device, &pool);
+    if (WR_UNLIKELY(st != WEIR_OK) || address == 0) return st;
+    if (WR_UNLIKELY(!wr_ledger_strike(&lent[device], address, &block)))
+        return wr_fail(WEIR_INVALID_POINTER, "the block was not lent");
+    struct wr_note *noted = wr_notes_take(&users, address);
+    if (WR_UNLIKELY(noted != NULL)) st = wr_notes_declare(noted, pool, block.stream);
+    return WR_LIKELY(st == WEIR_OK) ? weir_free(pool, address, block.stream) : st;
 }

@@ -53,6 +53,20 @@ WEIR_API weir_status weir_shared_use(int device, weir_dptr block, weir_stream st
  * of weir_touch, where a stream that used it can't be asked any more: the block is kept for good. */
 WEIR_API weir_status weir_shared_return(int device, weir_dptr block);
 
+/* What adapters tell of the blocks that their framework has in use. */
+typedef struct weir_shared_block {
+    weir_dptr address;
+    size_t bytes; /* as they were asked for */
+    weir_stream stream;
+} weir_shared_block;
+
+typedef struct weir_shared_counts {
+    uint64_t live_bytes, live_blocks; /* bytes: rounded to 512 */
+    uint64_t peak_bytes, peak_blocks;
+    uint64_t allocated_bytes, allocated_blocks;
+    uint64_t requested_bytes; /* of live blocks, as they were asked for */
+} weir_shared_counts;
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,12 +23,12 @@ LAYERS = [
     "queue/weir_queue.h queue/weir_copy.h queue/line queue/timeline queue/crew queue/move queue/gather queue/pieces queue/slots queue/copy queue/fetch"
     " queue/engine queue/slabs queue/locate queue/stage queue/transfer queue/ways queue/peers queue/gates queue/bell queue/queue"
     " queue/order queue/produce queue/borrow queue/consume queue/consumers queue/ends queue/staging queue/queue_stats queue/weir_diagnose.h queue/diagnose queue/weir_ring.h queue/ring queue/weir_graph.h queue/seat queue/seat_life",
-    "interpose/weir_shared.h interpose/shared interpose/notes",
+    "interpose/weir_shared.h interpose/shared interpose/notes interpose/ledger",
     "interpose/pjrt/weir_pjrt.h interpose/pjrt/abi interpose/pjrt/hook interpose/pjrt/calls interpose/pjrt/sites"
     " interpose/pjrt/arrays interpose/pjrt/deliver interpose/pjrt/from_host interpose/pjrt/across interpose/pjrt/to_host"
     " interpose/pjrt/holds interpose/pjrt/donation interpose/pjrt/workers interpose/pjrt/status interpose/pjrt/install",
-    "interpose/python/lease interpose/python/lease_count interpose/python/dlpack interpose/python/batch",
-    "interpose/torch/weir_torch interpose/torch/graphs interpose/torch/ledger interpose/cupy/weir_cupy interpose/onnxruntime/weir_ort",
+    "interpose/torch/weir_torch interpose/torch/graphs interpose/torch/failure interpose/torch/native interpose/cupy/weir_cupy interpose/onnxruntime/weir_ort",
+    "interpose/python/lease interpose/python/lease_count interpose/python/dlpack interpose/python/batch interpose/python/cupy_alloc",
 ]
 
 
@@ -46,7 +46,7 @@ def includes_of(file):
 
 def find_header(file, name):
     """As the build does: beside the file, then in the folders of the public headers."""
-    for folder in (file.parent, ROOT / "alloc", ROOT / "queue", ROOT / "interpose"):
+    for folder in (file.parent, ROOT / "alloc", ROOT / "queue", ROOT / "interpose", ROOT / "interpose" / "cupy"):
         if (folder / name).is_file():
             return (folder / name).relative_to(ROOT).as_posix()
     return None

@@ -28,9 +28,9 @@ static int tear_down(void **state)
     return 0;
 }
 
-static weir_torch_counts counts_of(int device)
+static weir_shared_counts counts_of(int device)
 {
-    weir_torch_counts c;
+    weir_shared_counts c;
     weir_torch_count(device, &c);
     return c;
 }
@@ -45,7 +45,7 @@ static void test_a_block_freed_by_address_serves_its_own_stream_at_once(void **s
     weir_torch_native_free(x);
     assert_ptr_not_equal(weir_torch_native_alloc(WR_MIB, 0, b), x);
     assert_ptr_equal(weir_torch_native_alloc(WR_MIB, 0, a), x);
-    weir_torch_block all[4];
+    weir_shared_block all[4];
     size_t n = weir_torch_list(0, all, 4);
     assert_int_equal(n, 2);
     while (n > 0)
@@ -72,13 +72,13 @@ static void test_counts_follow_each_alloc_and_free_and_peaks_stay_until_they_are
 {
     (void)state;
     weir_stream a = wr_world_stream(&world);
-    weir_torch_counts before = counts_of(0);
+    weir_shared_counts before = counts_of(0);
     weir_torch_reset_peaks(0);
     void *x = weir_torch_native_alloc(1000, 0, a), *y = weir_torch_native_alloc(512, 0, a);
     assert_int_equal(weir_torch_block_bytes(x), 1000);
     weir_torch_native_free(x);
     assert_int_equal(weir_torch_block_bytes(x), 0);
-    weir_torch_counts c = counts_of(0);
+    weir_shared_counts c = counts_of(0);
     assert_int_equal(c.live_bytes, 512);
     assert_int_equal(c.live_blocks, 1);
     assert_int_equal(c.requested_bytes, 512);
@@ -99,10 +99,10 @@ static void test_what_is_not_live_is_left_alone(void **state)
     assert_null(weir_torch_native_alloc(0, 0, a));
     weir_torch_native_free(NULL);
     void *x = weir_torch_native_alloc(WR_MIB, 0, a);
-    weir_torch_counts before = counts_of(0);
+    weir_shared_counts before = counts_of(0);
     weir_torch_native_free((char *)x + 512);
     weir_torch_native_free((void *)&before);
-    assert_memory_equal(&(weir_torch_counts[]){counts_of(0)}[0], &before, sizeof before);
+    assert_memory_equal(&(weir_shared_counts[]){counts_of(0)}[0], &before, sizeof before);
     weir_torch_native_free(x);
     weir_torch_native_free(x);
     assert_int_equal(counts_of(0).live_blocks, 0);
@@ -114,9 +114,9 @@ static void test_an_alloc_that_fails_counts_nothing(void **state)
 {
     (void)state;
     weir_stream a = wr_world_stream(&world);
-    weir_torch_counts before = counts_of(0);
+    weir_shared_counts before = counts_of(0);
     assert_null(weir_torch_native_alloc(65 * WR_MIB, 0, a));
-    assert_memory_equal(&(weir_torch_counts[]){counts_of(0)}[0], &before, sizeof before);
+    assert_memory_equal(&(weir_shared_counts[]){counts_of(0)}[0], &before, sizeof before);
 }
 
 /* Two pools that serve as two devices: a free finds its own. */
@@ -170,19 +170,19 @@ static void model_step(struct model *m, uint64_t *random, weir_stream s)
 
 static int by_address(const void *a, const void *b)
 {
-    weir_dptr x = ((const weir_torch_block *)a)->address, y = ((const weir_torch_block *)b)->address;
+    weir_dptr x = ((const weir_shared_block *)a)->address, y = ((const weir_shared_block *)b)->address;
     return (x > y) - (x < y);
 }
 
 static void check_list(const struct model *m, weir_stream s)
 {
-    static weir_torch_block listed[MODEL_BLOCKS];
+    static weir_shared_block listed[MODEL_BLOCKS];
     size_t n = weir_torch_list(0, listed, MODEL_BLOCKS);
     assert_int_equal(n, m->n);
     qsort(listed, n, sizeof *listed, by_address);
     for (unsigned i = 0; i < m->n; i++) {
-        weir_torch_block key = {.address = (uintptr_t)m->blocks[i]};
-        const weir_torch_block *found = bsearch(&key, listed, n, sizeof key, by_address);
+        weir_shared_block key = {.address = (uintptr_t)m->blocks[i]};
+        const weir_shared_block *found = bsearch(&key, listed, n, sizeof key, by_address);
         assert_non_null(found);
         assert_int_equal(found->bytes, m->bytes[i]);
         assert_ptr_equal(found->stream, s);
@@ -198,7 +198,7 @@ static void test_the_list_is_what_a_model_says_after_any_allocs_and_frees(void *
     for (int i = 0; i < MODEL_STEPS; i++)
         model_step(&m, &random, a);
     check_list(&m, a);
-    weir_torch_counts c = counts_of(0);
+    weir_shared_counts c = counts_of(0);
     assert_int_equal(c.live_blocks, m.n);
     assert_int_equal(c.requested_bytes, m.requested);
     assert_int_equal(c.live_bytes, wr_world_stats(&world).live_bytes);
@@ -230,7 +230,7 @@ static void test_threads_allocate_and_free_side_by_side(void **state)
 {
     (void)state;
     pthread_t threads[THREADS];
-    weir_torch_counts before = counts_of(0);
+    weir_shared_counts before = counts_of(0);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, alloc_and_free, wr_world_stream(&world)), 0);
     for (int i = 0; i < THREADS; i++) {

@@ -38,6 +38,65 @@ def bytes_of(device_array):
     return ctypes.string_at(device_array.address, device_array.nbytes)
 
 
+class TheAllocatorOfCuPy(unittest.TestCase):
+    """The function around CuPy's own; CuPy itself needs a GPU."""
+
+    def setUp(self):
+        from weir import _adapters
+        self.failures = []
+        current = ctypes.CFUNCTYPE(ctypes.c_ssize_t)(lambda: 0)
+        malloc = python_lib.weir_cupy_guarded_malloc
+        malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self.free = _adapters.lib.weir_cupy_free
+        self.free.restype, self.free.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        self.malloc = lambda size: [malloc(current, size, 0)]
+        self.alloc = _adapters.allocator(lambda size: self.malloc(size), self.fail)
+
+    def fail(self, size):
+        self.failures.append(size)
+        raise MemoryError("none left")
+
+    def test_it_gives_what_the_inner_one_gives_and_leaks_no_reference(self):
+        block = self.alloc(1000)
+        self.assertGreater(block[0], 0)
+        self.assertEqual(sys.getrefcount(block), 2)
+        self.assertEqual(self.alloc(0), [None])
+        self.assertEqual(self.failures, [])
+        self.free(None, block[0], 0)
+
+    def test_an_alloc_that_fails_raises_what_the_handler_raises_and_the_next_one_works(self):
+        with self.assertRaisesRegex(MemoryError, "none left"):
+            self.alloc(1 << 50)
+        self.assertEqual(self.failures, [1 << 50])
+        block = self.alloc(1000)
+        self.free(None, block[0], 0)
+
+    def test_a_failure_outside_of_it_is_not_its_own(self):
+        self.malloc(1 << 50)
+        block = self.alloc(1000)
+        self.assertEqual(self.failures, [])
+        self.free(None, block[0], 0)
+
+    def test_an_exception_of_the_inner_one_passes(self):
+        self.malloc = lambda size: 1 // 0
+        with self.assertRaises(ZeroDivisionError):
+            self.alloc(1)
+
+    def test_it_keeps_the_inner_one_as_long_as_itself(self):
+        class Inner:
+            def __call__(self, size):
+                return size
+        from weir import _adapters
+        inner = Inner()
+        kept, alloc = weakref.ref(inner), _adapters.allocator(inner, self.fail)
+        del inner
+        gc.collect()
+        self.assertEqual(alloc(7), 7)
+        del alloc
+        gc.collect()
+        self.assertIsNone(kept())
+
+
 class TheAbi(unittest.TestCase):
     def test_structs_and_enumerators_are_those_of_the_headers(self):
         lines, expected = [], []

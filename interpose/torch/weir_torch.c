@@ -7,9 +7,8 @@
  * Built with -fexceptions: what weir_torch_on_failure names throws through alloc.
  */
 #include "weir_torch.h"
-#include "edges.h"
+#include "failure.h"
 #include "graphs.h"
-#include "ledger.h"
 #include "notes.h"
 
 #include <stdio.h>
@@ -58,11 +57,10 @@ static bool is_want_of_memory(weir_status st)
     return st == WEIR_OUT_OF_MEMORY || st == WEIR_NOT_YET || st == WEIR_TIMEOUT || st == WEIR_TOO_LARGE;
 }
 
-/* The words that callers of PyTorch look for, and what weir knows of the reason. May not return. */
-static __attribute__((cold)) void *fail(weir_status st, size_t bytes, int device)
+void wr_torch_fail(weir_status st, size_t bytes, int device)
 {
     weir_torch_failure tell = atomic_load(&on_failure);
-    if (tell == NULL) return NULL;
+    if (tell == NULL) return;
     char reason[512], text[1024];
     snprintf(reason, sizeof reason, "%s: %s", weir_status_name(st), weir_error_text());
     weir_pool *pool;
@@ -77,7 +75,6 @@ static __attribute__((cold)) void *fail(weir_status st, size_t bytes, int device
     else
         snprintf(text, sizeof text, "weir could not allocate %zu bytes on GPU %d. %s", bytes, device, reason);
     tell("weir_torch_alloc", "weir", (uint32_t)st, text);
-    return NULL;
 }
 
 void *weir_torch_alloc(size_t bytes, int device, weir_stream stream)
@@ -86,19 +83,9 @@ void *weir_torch_alloc(size_t bytes, int device, weir_stream stream)
     weir_status st = alloc(bytes, device, stream, &block);
     if (WR_UNLIKELY(st == WEIR_NOT_YET))
         st = weir_shared_alloc(device, bytes, stream, WEIR_SHARED_PATIENCE_NS, &block);
-    if (WR_UNLIKELY(st != WEIR_OK)) return fail(st, bytes, device);
-    return (void *)(uintptr_t)block;
-}
-
-void *weir_torch_native_alloc(size_t bytes, int device, weir_stream stream)
-{
-    weir_torch_block block = {.bytes = bytes, .stream = stream};
-    block.address = (uintptr_t)weir_torch_alloc(bytes, device, stream);
-    if (WR_UNLIKELY(block.address == 0)) return NULL;
-    weir_status st = wr_ledger_enter(device, &block);
-    if (WR_LIKELY(st == WEIR_OK)) return (void *)(uintptr_t)block.address;
-    weir_torch_free((void *)(uintptr_t)block.address, bytes, device, stream);
-    return fail(st, bytes, device);
+    if (WR_LIKELY(st == WEIR_OK)) return (void *)(uintptr_t)block;
+    wr_torch_fail(st, bytes, device);
+    return NULL;
 }
 
 void *weir_torch_segment_alloc(size_t bytes, int device, weir_stream stream)
@@ -140,15 +127,6 @@ void weir_torch_free(void *pointer, size_t bytes, int device, weir_stream stream
     /* Its stream is gone: what ran there is among what the pool knows of the block's home. */
     if (st == WEIR_INVALID_ARGUMENT || st == WEIR_DRIVER_ERROR) st = weir_free(pool, block, NULL);
     if (st != WEIR_OK && !is_refused(st)) say_once(&said_failed, "a free changed nothing");
-}
-
-void weir_torch_native_free(void *pointer)
-{
-    weir_torch_block block;
-    int device;
-    if (WR_UNLIKELY(wr_edges_check() != WEIR_OK)) return; /* a forked child may never get the latch */
-    if (WR_LIKELY(wr_ledger_strike((uintptr_t)pointer, &block, &device)))
-        weir_torch_free(pointer, block.bytes, device, block.stream);
 }
 
 void weir_torch_memory_fraction(double fraction, int device)

@@ -42,32 +42,19 @@ WEIR_API void weir_torch_memory_fraction(double fraction, int device);
  *
  * It frees by address alone, and counts: so what it has allocated is kept here, in a table for each device. */
 
-typedef struct weir_torch_block {
-    weir_dptr address;
-    size_t bytes; /* as they were asked for */
-    weir_stream stream;
-} weir_torch_block;
-
 /* weir_torch_alloc, and free, of a block that is counted. What is not live is left alone. */
 WEIR_API void *weir_torch_native_alloc(size_t bytes, int device, weir_stream stream);
 WEIR_API void weir_torch_native_free(void *block);
 
-typedef struct weir_torch_counts {
-    uint64_t live_bytes, live_blocks; /* bytes: rounded to 512 */
-    uint64_t peak_bytes, peak_blocks; /* since the start, or weir_torch_reset_peaks */
-    uint64_t allocated_bytes, allocated_blocks;
-    uint64_t requested_bytes; /* of live blocks, as they were asked for */
-} weir_torch_counts;
-
-/* Zeros where the device has served nothing. */
-WEIR_API void weir_torch_count(int device, weir_torch_counts *out);
+/* Zeros where the device has served nothing. Peaks are since the start, or the last reset. */
+WEIR_API void weir_torch_count(int device, weir_shared_counts *out);
 WEIR_API void weir_torch_reset_peaks(int device);
 
 /* What was asked for the live block; 0: it is none. */
 WEIR_API size_t weir_torch_block_bytes(void *block);
 
 /* Writes up to `most` live blocks of the device, in no order. How many there are. */
-WEIR_API size_t weir_torch_list(int device, weir_torch_block *out, size_t most);
+WEIR_API size_t weir_torch_list(int device, weir_shared_block *out, size_t most);
 
 /* PyTorch's numbers of a private pool, of a graph above all (c10::MempoolId_t). */
 typedef struct weir_torch_pool_id {

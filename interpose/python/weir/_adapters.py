@@ -6,9 +6,10 @@ from __future__ import annotations
 import ctypes
 import warnings
 from ctypes import POINTER, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any, Callable
 
 from . import _abi, _streams
-from ._lib import check, folder, lib
+from ._lib import check, folder, lib, python_lib
 
 _abi.declare(
     lib,
@@ -20,6 +21,27 @@ _abi.declare(
         "weir_torch_on_failure": (None, [c_void_p]),
     },
 )
+
+class Interpreter(ctypes.Structure):
+    """weir_interpreter: functions of Python's C interface, by address."""
+
+    _fields_ = [(name, c_void_p) for name in ("PyCFunction_NewEx", "PyObject_CallOneArg", "PyTuple_GetItem", "Py_DecRef")]
+
+    def __init__(self) -> None:
+        super().__init__(*(address_of(ctypes.pythonapi, name) for name, _ in self._fields_))
+
+
+# Called with the interpreter's lock, unlike all else.
+_with_lock = ctypes.PyDLL(python_lib._name)
+_with_lock.weir_cupy_allocator.restype = ctypes.py_object
+_with_lock.weir_cupy_allocator.argtypes = [POINTER(Interpreter), ctypes.py_object]
+
+
+def allocator(malloc: Callable[[int], Any], handler: Callable[[int], Any]) -> Callable[[int], Any]:
+    """A function of `size` that returns malloc(size), or what handler(size) does if weir_cupy_guarded_malloc failed in
+    it; for one that is called often, since it has no frame of Python code."""
+    return _with_lock.weir_cupy_allocator(ctypes.byref(Interpreter()), (malloc, handler))
+
 
 PATIENCE_NS = 60 * 10**9  # WEIR_SHARED_PATIENCE_NS
 

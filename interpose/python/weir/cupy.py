@@ -11,11 +11,11 @@ made, and goes back in the order of that stream. Where other streams use it: wei
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Callable, NoReturn
 
 from . import _adapters, _streams
 from ._adapters import stats
-from ._lib import check, lib
+from ._lib import check, lib, python_lib
 
 __all__ = ["Pool", "install", "stats", "uninstall", "use"]
 
@@ -30,19 +30,17 @@ class Pool:
         import cupy
 
         current = _function_of("cupy_backends.cuda.stream", "get_current_stream_ptr", b"intptr_t (void)")
-        functions = (_adapters.address_of(lib, name) for name in ("weir_cupy_malloc", "weir_cupy_free"))
-        self._malloc = cupy.cuda.memory.CFunctionAllocator(current, *functions, lib).malloc
+        functions = (
+            _adapters.address_of(python_lib, "weir_cupy_guarded_malloc"),
+            _adapters.address_of(lib, "weir_cupy_free"),
+        )
+        plain = cupy.cuda.memory.CFunctionAllocator(current, *functions, lib).malloc
+        self.malloc: Callable[[int], Any] = _adapters.allocator(plain, self._fail)
+        """malloc(size): a MemoryPointer. cupy.cuda.memory.OutOfMemoryError."""
         self._device = cupy.cuda.runtime.getDevice
         self._error = cupy.cuda.memory.OutOfMemoryError
 
-    def malloc(self, size: int) -> Any:
-        """A MemoryPointer. cupy.cuda.memory.OutOfMemoryError."""
-        pointer = self._malloc(size)
-        if pointer.ptr == 0 and size > 0:
-            self._fail(size)
-        return pointer
-
-    def _fail(self, size: int) -> None:
+    def _fail(self, size: int) -> NoReturn:
         found = self._stats()
         text = lib.weir_error_text().decode(errors="replace")
         raise self._error(size, found["live_bytes"], found["limit_bytes"]) from MemoryError(text)

@@ -115,7 +115,7 @@ public:
     DeviceStats getDeviceStats(c10::DeviceIndex device) override
     {
         DeviceStats out;
-        weir_torch_counts c = counts_of(device);
+        weir_shared_counts c = counts_of(device);
         if (c.allocated_blocks == 0) return out; // asking must not open a pool
         const Base &base = bases_[device];
         weir_stats s = stats_of(device);
@@ -135,7 +135,7 @@ public:
     }
     void resetAccumulatedStats(c10::DeviceIndex device) override
     {
-        weir_torch_counts c = counts_of(device);
+        weir_shared_counts c = counts_of(device);
         bases_[device].bytes = c.allocated_bytes - c.live_bytes;
         bases_[device].blocks = c.allocated_blocks - c.live_blocks;
         ooms_[device] = 0;
@@ -153,7 +153,7 @@ public:
         torch_cuda::SnapshotInfo out = {};
         out.device_traces.resize(static_cast<size_t>(n_devices_));
         for (int device = 0; device < n_devices_; device++)
-            for (const weir_torch_block &block : blocks_of(device))
+            for (const weir_shared_block &block : blocks_of(device))
                 out.segments.push_back(segment_of(device, block));
         return out;
     }
@@ -263,16 +263,16 @@ private:
         for (const auto &observer : observers_)
             observer(device, bytes, s.limit_bytes, s.limit_bytes - s.reserved_bytes);
     }
-    static weir_torch_counts counts_of(int device)
+    static weir_shared_counts counts_of(int device)
     {
-        weir_torch_counts c;
+        weir_shared_counts c;
         weir_torch_count(device, &c);
         return c;
     }
     static bool has_served(int device) { return counts_of(device).allocated_blocks > 0; }
-    static std::vector<weir_torch_block> blocks_of(int device)
+    static std::vector<weir_shared_block> blocks_of(int device)
     {
-        std::vector<weir_torch_block> blocks(counts_of(device).live_blocks);
+        std::vector<weir_shared_block> blocks(counts_of(device).live_blocks);
         for (;;) { // there may be more by then
             size_t n = weir_torch_list(device, blocks.data(), blocks.size());
             bool all = n <= blocks.size();
@@ -314,7 +314,7 @@ private:
         s.allocated = static_cast<int64_t>(std::max(allocated, current));
         s.freed = s.allocated - s.current;
     }
-    static SegmentInfo segment_of(int device, const weir_torch_block &block)
+    static SegmentInfo segment_of(int device, const weir_shared_block &block)
     {
         SegmentInfo s;
         s.device = static_cast<c10::DeviceIndex>(device);
