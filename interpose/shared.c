@@ -14,6 +14,7 @@ static _Atomic(weir_pool *) pools[WEIR_SHARED_DEVICES];
 static _Atomic size_t limit_bytes[WEIR_SHARED_DEVICES];
 static _Atomic double limit_fraction[WEIR_SHARED_DEVICES];
 static _Atomic bool has_limit[WEIR_SHARED_DEVICES]; /* somebody has set or suggested one */
+static _Atomic weir_reuse reuse_of_all = WEIR_REUSE_OWNER;
 
 static weir_status check_device(int device)
 {
@@ -34,7 +35,7 @@ static weir_status open_pool(int device, weir_pool **out)
         .device = device,
         .limit_bytes = atomic_load(&limit_bytes[device]),
         .limit_fraction = atomic_load(&limit_fraction[device]),
-        .reuse = WEIR_REUSE_OWNER};
+        .reuse = atomic_load(&reuse_of_all)};
     weir_pool *pool, *winner = NULL;
     weir_status st = weir_pool_open(&options, &pool);
     if (st != WEIR_OK) return st;
@@ -90,6 +91,17 @@ weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction)
     if (atomic_exchange(&has_limit[device], true))
         return wr_fail(WEIR_IN_USE, "device %d has a limit already", device);
     set_limit(device, bytes, fraction);
+    return WEIR_OK;
+}
+
+weir_status weir_shared_reuse(weir_reuse reuse)
+{
+    if (reuse != WEIR_REUSE_OWNER && reuse != WEIR_REUSE_COMPLETED)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "shared pools are OWNER or COMPLETED, not %d", (int)reuse);
+    for (int device = 0; device < WEIR_SHARED_DEVICES; device++)
+        if (atomic_load(&pools[device]) != NULL)
+            return wr_fail(WEIR_IN_USE, "the pool of device %d is open: set the policy before", device);
+    atomic_store(&reuse_of_all, reuse);
     return WEIR_OK;
 }
 

@@ -14,8 +14,8 @@ extern "C" {
 
 enum { WEIR_SHARED_DEVICES = 64 };
 
-/* The pool of the device, opened by its first caller: OWNER reuse, since users of frameworks drop buffers before
- * they join the streams that use them, and the limit of weir_shared_limit. Don't close it: others use it.
+/* The pool of the device, opened by its first caller: OWNER reuse (or that of weir_shared_reuse), since users of
+ * frameworks drop buffers before they join the streams that use them, and the limit of weir_shared_limit. Don't close it: others use it.
  * Errors: those of weir_pool_open; NO_DEVICE also for a device beyond WEIR_SHARED_DEVICES. */
 WEIR_API weir_status weir_shared_pool(int device, weir_pool **out);
 
@@ -27,6 +27,10 @@ WEIR_API weir_status weir_shared_limit(int device, size_t bytes, double fraction
 /* The same, for an adapter that would leave room for others: only where nobody has set a limit. IN_USE also says that
  * somebody has. */
 WEIR_API weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction);
+/* The policy of all pools that are opened here from now on: OWNER, or COMPLETED for programs that declare every use
+ * on a further stream, or join it before they free. Errors: INVALID_ARGUMENT: another policy; IN_USE: a pool is
+ * open, and no policy changes. */
+WEIR_API weir_status weir_shared_reuse(weir_reuse reuse);
 
 /* Makes a pool that the caller has opened, with options of its own, the device's shared one. It takes the place
  * of one that is closed. Errors: INVALID_ARGUMENT, NO_DEVICE; CLOSED: `pool` is; IN_USE: another is in use. */

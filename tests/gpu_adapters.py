@@ -197,6 +197,43 @@ def torch_twice():
     assert "already" in str(caught[0].message)
 
 
+def torch_detect():
+    import torch
+    import weir.torch
+    assert weir.torch.install("native", policy="completed")
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    kinds = {}
+
+    def use(kind):
+        x = torch.ones(MIB, device="cuda")
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            x.sum()
+        if kind == "declared":
+            x.record_stream(side)
+        if kind == "joined":
+            main.wait_stream(side)
+        del x
+        if kind == "joined late":
+            main.wait_stream(side)
+        if kind == "synchronised late":
+            torch.cuda.synchronize()
+    for kind in ("declared", "joined", "joined late", "synchronised late", "unjoined"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with weir.torch.detect() as reports:
+                use(kind)
+        torch.cuda.synchronize()
+        kinds[kind] = len(reports)
+    late = {"joined late": 1, "synchronised late": 1, "unjoined": 1}
+    assert kinds == {"declared": 0, "joined": 0, **late}, kinds
+    model = torch.nn.Linear(64, 64, device="cuda")
+    with weir.torch.detect() as reports:
+        for _ in range(3):
+            model(torch.randn(8, 64, device="cuda")).sum().backward()
+    assert reports == []
+
+
 class Numbers:
     def __len__(self):
         return 64
@@ -507,7 +544,7 @@ def one_budget():
 
 
 PARTS = [torch_values, torch_values_plain, torch_statistics, torch_out_of_memory, torch_out_of_memory_plain,
-         torch_record_stream, torch_record_stream_plain, torch_graphs, torch_graphs_plain, torch_refusals, torch_twice,
+         torch_record_stream, torch_record_stream_plain, torch_detect, torch_graphs, torch_graphs_plain, torch_refusals, torch_twice,
          torch_forked_workers_and_exit, torch_mempool, torch_prefetch, torch_pair_native, torch_pair,
          torch_pair_plain, cupy_values,
          cupy_use, cupy_empty, numba_values, cuda_core_values, rmm_values, one_budget]

@@ -95,6 +95,14 @@ static void test_devices_and_limits_out_of_range_are_refused(void **state)
     assert_int_equal(weir_shared_suggest_limit(1, 0, -1), WEIR_INVALID_ARGUMENT);
 }
 
+static void test_the_policy_of_shared_pools_is_one_of_two_and_stays_once_one_is_open(void **state)
+{
+    (void)state;
+    assert_int_equal(weir_shared_reuse(WEIR_REUSE_HOST_WAIT), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_shared_reuse(WEIR_REUSE_DEFAULT), WEIR_INVALID_ARGUMENT);
+    assert_int_equal(weir_shared_reuse(WEIR_REUSE_COMPLETED), WEIR_IN_USE);
+}
+
 /* On a device of its own, which the process keeps: the one that WEIR_DEVICE names. */
 static void test_the_first_caller_opens_the_pool_with_the_limit_and_owner_reuse(void **state)
 {
@@ -703,6 +711,7 @@ int main(void)
         TEST(test_one_pool_serves_all_who_ask_for_the_device),
         TEST(test_a_shared_pool_is_not_replaced_while_it_is_open),
         TEST(test_devices_and_limits_out_of_range_are_refused),
+        TEST(test_the_policy_of_shared_pools_is_one_of_two_and_stays_once_one_is_open),
         TEST(test_the_first_caller_opens_the_pool_with_the_limit_and_owner_reuse),
         TEST(test_A03_no_bytes_are_null_and_freeing_null_does_nothing),
         TEST(test_a_block_is_reused_on_its_own_stream_at_once),

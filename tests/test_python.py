@@ -38,6 +38,22 @@ def bytes_of(device_array):
     return ctypes.string_at(device_array.address, device_array.nbytes)
 
 
+class TheSharedPool(unittest.TestCase):
+    def test_its_policy_can_be_chosen_until_it_is_opened(self):
+        program = (
+            "from weir import _adapters, pool\n"
+            "lib = _adapters.lib\n"
+            "assert lib.weir_shared_reuse(1) == 0\n"
+            "pool(0)\n"
+            "assert lib.weir_shared_reuse(2) != 0\n"
+            "print(lib.weir_error_text().decode())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "interpose" / "python")})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("device 0 is open", done.stdout)
+
+
 class TheAllocatorOfCuPy(unittest.TestCase):
     """The function around CuPy's own; CuPy itself needs a GPU."""
 

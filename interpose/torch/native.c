@@ -50,11 +50,10 @@ void weir_torch_native_free(void *pointer)
         weir_torch_free(pointer, block.bytes, device, block.stream);
 }
 
-size_t weir_torch_block_bytes(void *pointer)
+int weir_torch_find(void *pointer, weir_shared_block *out)
 {
-    weir_shared_block block;
     int device = device_of((uintptr_t)pointer);
-    return device >= 0 && wr_ledger_find(&ledgers[device], (uintptr_t)pointer, &block) ? block.bytes : 0;
+    return device >= 0 && wr_ledger_find(&ledgers[device], (uintptr_t)pointer, out);
 }
 
 /* NULL: not a device, or a forked child. */

@@ -50,8 +50,8 @@ WEIR_API void weir_torch_native_free(void *block);
 WEIR_API void weir_torch_count(int device, weir_shared_counts *out);
 WEIR_API void weir_torch_reset_peaks(int device);
 
-/* What was asked for the live block; 0: it is none. */
-WEIR_API size_t weir_torch_block_bytes(void *block);
+/* What is known of a live block. 0: it is none, and *out stays as it was. */
+WEIR_API int weir_torch_find(void *block, weir_shared_block *out);
 
 /* Writes up to `most` live blocks of the device, in no order. How many there are. */
 WEIR_API size_t weir_torch_list(int device, weir_shared_block *out, size_t most);

@@ -11,11 +11,20 @@ from typing import Any, Callable
 from . import _abi, _streams
 from ._lib import check, folder, lib, python_lib
 
+
+class SharedBlock(ctypes.Structure):
+    """weir_shared_block"""
+
+    _fields_ = [("address", c_uint64), ("bytes", c_size_t), ("stream", c_void_p)]
+
+
 _abi.declare(
     lib,
     {
         "weir_shared_pool": (c_int, [c_int, POINTER(c_void_p)]),
         "weir_shared_limit": (c_int, [c_int, c_size_t, c_double]),
+        "weir_shared_reuse": (c_int, [c_int]),
+        "weir_torch_find": (c_int, [c_void_p, POINTER(SharedBlock)]),
         "weir_shared_alloc": (c_int, [c_int, c_size_t, c_void_p, c_int64, POINTER(c_uint64)]),
         "weir_shared_use": (c_int, [c_int, c_uint64, c_void_p]),
         "weir_torch_on_failure": (None, [c_void_p]),

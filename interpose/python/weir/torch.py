@@ -22,8 +22,9 @@ from typing import Any
 from . import _adapters, _torch_build
 from ._adapters import stats
 from ._lib import lib
+from .pool import REUSES
 
-__all__ = ["install", "pool", "prefetch", "stats"]
+__all__ = ["detect", "install", "pool", "prefetch", "stats"]
 
 _HOOKS = {
     "set_record_stream_fn": "weir_torch_record_stream",
@@ -32,36 +33,75 @@ _HOOKS = {
     "set_end_allocate_to_pool_fn": "weir_torch_end_pool",
     "set_release_pool": "weir_torch_release_pool",
 }
+_POLICIES = {"completed": REUSES.index("completed"), "owner": REUSES.index("owner")}
 _installed: str | None = None  # the level
 _kept: list[Any] = []  # what C code holds addresses of
 
 
-def install(level: str | None = None) -> bool:
+def install(level: str | None = None, policy: str = "owner", check: bool = False) -> bool:
     """Makes weir the allocator of all CUDA memory of PyTorch. True: it is; False: PyTorch keeps its own, for the
     reason that a warning gives. Call it before CUDA is initialised. `level`: "native", "plain", or None: native, or
-    plain where that can't be built, which a warning says."""
+    plain where that can't be built, which a warning says.
+
+    `policy`: of memory that was freed. "owner": other streams get it when all that was queued on the device has passed, as
+    programs of PyTorch need that drop a tensor before they join its users. "completed": as soon as its own stream and
+    those of record_stream have, for programs that declare or join every use; `check` then reports, as a warning, the
+    uses of this thread that are neither, as `detect` does."""
     global _installed
     import torch
 
     if level not in (None, "native", "plain"):
         raise ValueError(f"no level {level!r}")
+    if policy not in _POLICIES:
+        raise ValueError(f"no policy {policy!r}")
     if _installed is not None:
         _adapters.decline("PyTorch twice", f"it does already, {_installed}")
         return True
-    reason = _reason_against(torch)
-    if reason is None and level != "plain":
-        reason = _install_native(torch)
-        if reason is None:
-            _installed = "native"
-            return True
-        if level is None:
-            _adapters.decline("PyTorch's memory statistics", reason)
-            reason = None
-    reason = reason or _install_plain(torch)
+    reason = _reason_against(torch) or _set_policy(policy)
+    if reason is None:
+        reason, _installed = _install_level(torch, level)
     if reason:
         return _adapters.decline("PyTorch", reason)
-    _installed = "plain"
+    if check:
+        detector = detect()
+        detector.__enter__()
+        _kept.append(detector)
     return True
+
+
+def _set_policy(policy: str) -> str | None:
+    """None, or why it can't be."""
+    if lib.weir_shared_reuse(_POLICIES[policy]) == 0 or policy == "owner":
+        return None
+    return f"the policy {policy}: {lib.weir_error_text().decode(errors='replace')}"
+
+
+def _install_level(torch: Any, level: str | None) -> tuple[str | None, str | None]:
+    """None and the level, or why not."""
+    if level != "plain":
+        reason = _install_native(torch)
+        if reason is None or level == "native":
+            return reason, None if reason else "native"
+        _adapters.decline("PyTorch's memory statistics", reason)
+    reason = _install_plain(torch)
+    return reason, None if reason else "plain"
+
+
+def detect() -> Any:
+    """A context in which each operation of PyTorch on this thread, and of its backward passes, is watched: memory that
+    is freed although another stream used it, neither declared by record_stream nor waited for by the memory's own stream,
+    is reported by a warning, once a place. `with detect() as reports` has the texts in a list. For debugging: some
+    microseconds an operation. What other libraries queue, and waits that they make, is not seen."""
+    from ._torch_uses import detect
+
+    return detect(_home_of)
+
+
+def _home_of(storage: Any) -> int | None:
+    """The stream that the storage was allocated on; None: it is not known."""
+    found = _adapters.SharedBlock()
+    known = lib.weir_torch_find(storage.data_ptr(), ctypes.byref(found))
+    return (found.stream or 0) if known else None
 
 
 def _install_native(torch: Any) -> str | None:

@@ -76,9 +76,9 @@ public:
     using CUDAAllocator::recordStream;
     void *getBaseAllocation(void *p, size_t *bytes) override
     {
-        size_t found = weir_torch_block_bytes(p);
-        TORCH_CHECK(found > 0, "weir: not the beginning of a live block");
-        if (bytes != nullptr) *bytes = found;
+        weir_shared_block found;
+        TORCH_CHECK(weir_torch_find(p, &found), "weir: not the beginning of a live block");
+        if (bytes != nullptr) *bytes = found.bytes;
         return p;
     }
 
