@@ -396,8 +396,9 @@ static weir_status evict(struct request *q)
 
 static weir_status overgrow(struct request *q)
 {
-    if (q->pool->soft_pages == q->pool->pages.limit_pages) return WEIR_NOT_YET;
-    q->ceiling = q->pool->pages.limit_pages;
+    uint32_t limit = q->pool->pages.limit_pages;
+    if (q->pool->soft_pages >= limit) return WEIR_NOT_YET;
+    q->ceiling = limit;
     weir_status st = grow(q);
     return st == WEIR_NOT_YET ? make_room(q) : st;
 }
@@ -557,7 +558,7 @@ weir_status wr_ladder_alloc(
         .units = units,
         .pages = pages_for(p, units, terms),
         .terms = terms,
-        .ceiling = p->soft_pages,
+        .ceiling = wr_min(p->soft_pages, p->pages.limit_pages),
         .until_ns = UINT64_MAX,
         .start = start};
     if (terms->reuse == WEIR_REUSE_HOST_WAIT && terms->deadline_ns >= 0)

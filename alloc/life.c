@@ -97,28 +97,76 @@ static weir_status read_backing(const weir_pool_options *o)
     if (o->backing == WEIR_BACKING_VIRTUAL) return WEIR_OK;
     if (o->limit_bytes == 0 && o->limit_fraction == 0)
         return wr_fail(WEIR_INVALID_ARGUMENT, "a PLAIN pool takes all of its limit at once: name one");
-    if (o->grow_bytes != 0 || o->soft_limit_bytes != 0)
-        return wr_fail(WEIR_INVALID_ARGUMENT, "a PLAIN pool never grows: no grow_bytes, no soft_limit_bytes");
+    if (o->grow_bytes != 0 || o->soft_limit_bytes != 0 || o->most_limit_bytes != 0)
+        return wr_fail(WEIR_INVALID_ARGUMENT,
+            "a PLAIN pool never grows: no grow_bytes, no soft_limit_bytes, no most_limit_bytes");
+    return WEIR_OK;
+}
+
+enum {
+    ADDRESSABLE_LOG2 = 39
+}; /* a limit of that many bytes, times ADDRESS_FACTOR, is what 32-bit units reach */
+
+/* A limit of whole pages from what a caller gives: 0, or a fraction of 0, is none. */
+static weir_status read_limit(const struct wr_device *d, size_t bytes, double fraction, uint64_t *out)
+{
+    if (!(fraction >= 0 && fraction <= 1))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "a fraction of %g is not between 0 and 1", fraction);
+    uint64_t limit = bytes != 0 ? bytes : d->total_bytes;
+    if (fraction > 0) limit = wr_min(limit, (uint64_t)((double)d->total_bytes * fraction));
+    limit = wr_min(wr_round_down(limit, WR_PAGE_BYTES), (UINT64_C(1) << ADDRESSABLE_LOG2) - WR_PAGE_BYTES);
+    if (limit == 0)
+        return wr_fail(
+            WEIR_INVALID_ARGUMENT, "a limit of %zu bytes, %g of the device, is below 2 MiB", bytes, fraction);
+    *out = limit;
     return WEIR_OK;
 }
 
 static weir_status read_sizes(struct wr_device *d, const weir_pool_options *o, struct wr_pages_plan *out)
 {
-    if (!(o->limit_fraction >= 0 && o->limit_fraction <= 1))
-        return wr_fail(WEIR_INVALID_ARGUMENT, "limit_fraction %g is not between 0 and 1", o->limit_fraction);
-    const uint64_t addressable = (uint64_t)512 << 30; /* times ADDRESS_FACTOR: what 32-bit units reach */
-    uint64_t limit = o->limit_bytes != 0 ? o->limit_bytes : d->total_bytes;
-    if (o->limit_fraction > 0) limit = wr_min(limit, (uint64_t)((double)d->total_bytes * o->limit_fraction));
-    limit = wr_min(wr_round_down(limit, WR_PAGE_BYTES), addressable - WR_PAGE_BYTES);
+    uint64_t limit, most;
+    weir_status st = read_limit(d, o->limit_bytes, o->limit_fraction, &limit);
+    if (st != WEIR_OK) return st;
     /* A segment goes back whole: near a small limit large ones would be what doesn't fit. */
     uint64_t step = wr_max(2 * WR_MIB, wr_min(32 * WR_MIB, wr_round_down(limit / 2048, WR_PAGE_BYTES)));
-    if (limit == 0)
-        return wr_fail(WEIR_INVALID_ARGUMENT, "a limit of %zu bytes, %g of the device, is below 2 MiB",
-            o->limit_bytes, o->limit_fraction);
+    most = wr_round_down(wr_min(o->most_limit_bytes, d->total_bytes), WR_PAGE_BYTES);
+    most = wr_min(most, (UINT64_C(1) << ADDRESSABLE_LOG2) - WR_PAGE_BYTES);
     *out = (struct wr_pages_plan){.limit_bytes = limit,
+        .most_bytes = wr_max(most, limit),
         .grow_bytes = wr_min(o->grow_bytes != 0 ? o->grow_bytes : step, limit),
         .plain = o->backing == WEIR_BACKING_PLAIN};
     return WEIR_OK;
+}
+
+/* SLOW. The limit is lowered as far as it can be before memory goes back, so that nobody takes it anew, and again
+ * after. */
+static weir_status change_limit(weir_pool *p, size_t bytes, double fraction)
+{
+    struct wr_pages *g = &p->pages;
+    uint64_t limit = (uint64_t)g->first_limit_pages * WR_PAGE_BYTES;
+    weir_status st = WEIR_OK;
+    if (bytes != 0 || fraction != 0) st = read_limit(g->device, bytes, fraction, &limit);
+    if (st != WEIR_OK) return st;
+    uint32_t pages = (uint32_t)(limit >> WR_PAGE_LOG2);
+    if (g->slab != 0) return wr_fail(WEIR_INVALID_ARGUMENT, "a PLAIN pool's limit is what it holds");
+    if (pages > g->most_pages)
+        return wr_fail(WEIR_INVALID_ARGUMENT, "the pool was opened for a limit of at most %llu bytes",
+            (unsigned long long)g->most_pages * WR_PAGE_BYTES);
+    if (wr_pages_set_limit(g, pages) == pages) return WEIR_OK;
+    wr_ladder_trim(p, limit);
+    uint32_t now = wr_pages_set_limit(g, pages);
+    if (now == pages) return WEIR_OK;
+    return wr_fail(WEIR_NOT_YET, "%llu bytes are in use or pending: the limit is that for now, not %llu",
+        (unsigned long long)now * WR_PAGE_BYTES, (unsigned long long)limit);
+}
+
+weir_status wr_pool_set_limit(weir_pool *p, size_t bytes, double fraction)
+{
+    weir_status st = wr_pool_enter(p);
+    if (st != WEIR_OK) return st;
+    st = change_limit(p, bytes, fraction);
+    wr_pool_leave(p);
+    return st;
 }
 
 /* An edge has come: see edges.h. No lock. */
@@ -187,7 +235,7 @@ weir_status wr_pool_open(struct wr_device *d, const weir_pool_options *o, weir_p
     }
     p->terms = terms;
     p->announced = o->streams == WEIR_STREAMS_ANNOUNCED;
-    p->soft_pages = p->pages.limit_pages;
+    p->soft_pages = UINT32_MAX;
     if (o->soft_limit_bytes != 0)
         p->soft_pages = (uint32_t)wr_min(p->soft_pages, o->soft_limit_bytes >> WR_PAGE_LOG2);
     p->evict = o->evict;

@@ -34,8 +34,9 @@ enum { ADDRESS_FACTOR = 4 };
 
 static void add_slab(struct wr_pages *p)
 {
-    p->n_pages = p->limit_pages =
+    p->limit_pages =
         (uint32_t)((p->slab + (uint64_t)p->limit_pages * WR_PAGE_BYTES - p->base) >> WR_PAGE_LOG2);
+    p->n_pages = p->limit_pages;
     p->segments[0] = (struct wr_segment){
         .n_pages = p->n_pages, .created = true, .mapped = true, .usable = true, .devices = 1, .holds = 1};
     p->n_segments = 1;
@@ -103,7 +104,9 @@ weir_status wr_pages_open(struct wr_pages *p, struct wr_device *d, const struct 
         .n_devices = 1,
         .limit_pages = (uint32_t)(plan->limit_bytes >> WR_PAGE_LOG2),
         .grow_pages = (uint32_t)(wr_round_up(plan->grow_bytes, WR_PAGE_BYTES) >> WR_PAGE_LOG2)};
-    p->n_pages = plan->plain ? p->limit_pages : p->limit_pages * ADDRESS_FACTOR;
+    p->first_limit_pages = p->limit_pages;
+    p->most_pages = (uint32_t)(plan->most_bytes >> WR_PAGE_LOG2);
+    p->n_pages = plan->plain ? p->limit_pages : p->most_pages * ADDRESS_FACTOR;
     wr_lock_init(&p->lock, WR_RANK_POOL);
     wr_range_init(&p->va);
     wr_range_init(&p->idle);
@@ -248,7 +251,19 @@ uint64_t wr_pages_reserved(struct wr_pages *p)
 
 uint64_t wr_pages_room(struct wr_pages *p)
 {
-    return p->limit_pages - wr_pages_reserved(p);
+    wr_lock_take(&p->lock);
+    uint64_t n = p->limit_pages - p->reserved_pages;
+    wr_lock_give(&p->lock);
+    return n;
+}
+
+uint32_t wr_pages_set_limit(struct wr_pages *p, uint32_t limit_pages)
+{
+    wr_lock_take(&p->lock);
+    uint32_t now = (uint32_t)wr_max(limit_pages, p->reserved_pages);
+    atomic_store(&p->limit_pages, now);
+    wr_lock_give(&p->lock);
+    return now;
 }
 
 uint64_t wr_pages_idle(struct wr_pages *p)

@@ -25,8 +25,8 @@ enum { WR_PAGES_DEVICES = 32 };
 
 /* What a page pool is to be. */
 struct wr_pages_plan {
-    uint64_t limit_bytes, grow_bytes;
-    bool plain; /* see PLAIN in pages.c */
+    uint64_t limit_bytes, most_bytes, grow_bytes; /* most_bytes: that the limit can become */
+    bool plain;                                   /* see PLAIN in pages.c */
 };
 
 struct wr_run { /* of pages */
@@ -39,7 +39,8 @@ struct wr_pages {
     struct wr_device *device;
     uint64_t base;
     uint64_t slab; /* PLAIN: what the driver gave; 0: virtual memory */
-    uint32_t n_pages, limit_pages, grow_pages;
+    uint32_t n_pages, first_limit_pages, most_pages, grow_pages;
+    _Atomic uint32_t limit_pages; /* changed under the lock */
     /* Per page: the tag of the heap it is granted to, 0: none. Read without the lock: for a page that holds a
      * live block the tag can't change. */
     _Atomic uint32_t *owner;
@@ -99,6 +100,9 @@ uint64_t wr_pages_reserved(struct wr_pages *p);
 uint64_t wr_pages_room(struct wr_pages *p);
 uint64_t wr_pages_idle(struct wr_pages *p);
 uint32_t wr_pages_largest_idle(struct wr_pages *p); /* in a row */
+
+/* Sets the limit, or to what is reserved where that is more. The limit that there is now. */
+uint32_t wr_pages_set_limit(struct wr_pages *p, uint32_t limit_pages);
 
 /* Moves wholly idle segments behind the idle pages with which the run begins, where they complete it, and
  * grants it. Nothing is created or released. NOT_YET: there are not as many, or the addresses are not free;

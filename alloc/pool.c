@@ -23,7 +23,8 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
 {
     if (WR_UNLIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) != WR_POOL_OPEN))
         return wr_pool_refuse(p);
-    uint64_t limit = (uint64_t)p->pages.limit_pages * WR_PAGE_BYTES;
+    uint64_t limit =
+        (uint64_t)atomic_load_explicit(&p->pages.limit_pages, memory_order_relaxed) * WR_PAGE_BYTES;
     uint32_t units = wr_size_units(bytes, limit), start;
     if (WR_UNLIKELY(units == 0)) {
         if (bytes != 0) return wr_report_refuse(p, bytes);

@@ -44,7 +44,7 @@ struct weir_pool {
         uid; /* never used again: what a thread remembers of a pool gone by can't be taken for this one's */
     bool announced;        /* see WEIR_STREAMS_ANNOUNCED */
     struct wr_terms terms; /* of a plain alloc */
-    uint32_t soft_pages;   /* growth above them comes after eviction; limit_pages where there are none */
+    uint32_t soft_pages;   /* growth above them comes after eviction; UINT32_MAX: no soft limit */
     weir_evict evict;
     void *evict_context;
     struct wr_fence context; /* ticks cover the whole context: what OWNER's free memory waits for */
@@ -74,6 +74,8 @@ weir_status wr_pool_alloc_with(
 weir_status wr_pool_free(weir_pool *p, weir_dptr block, weir_stream s);
 weir_status wr_pool_touch(weir_pool *p, weir_dptr block, weir_stream s);
 weir_status wr_pool_retire(weir_pool *p, weir_stream s);
+/* See weir_pool_set_limit. */
+weir_status wr_pool_set_limit(weir_pool *p, size_t bytes, double fraction);
 weir_status wr_pool_peer_enable(weir_pool *p, int ordinal);
 weir_status wr_pool_export(weir_pool *p, weir_dptr block, size_t from, weir_exported *out);
 weir_status wr_pool_host_alloc(weir_pool *p, size_t bytes, void **out);

@@ -117,6 +117,11 @@ weir_status weir_trim(weir_pool *pool, size_t keep_bytes, size_t *freed_bytes)
     return WEIR_OK;
 }
 
+weir_status weir_pool_set_limit(weir_pool *pool, size_t bytes, double fraction)
+{
+    return pool == NULL ? invalid("pool is NULL") : wr_pool_set_limit(pool, bytes, fraction);
+}
+
 weir_status weir_pool_peer_enable(weir_pool *pool, int device)
 {
     return pool == NULL ? invalid("pool is NULL") : wr_pool_peer_enable(pool, device);

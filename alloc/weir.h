@@ -159,7 +159,10 @@ typedef struct weir_pool_options {
     int64_t deadline_ns; /* of HOST_WAIT, from the call's start; -1: none. HOST_WAIT without one is invalid */
     weir_streams streams;
     weir_backing backing; /* PLAIN needs a limit, of either kind; and growth options with it are invalid:
-                           * grow_bytes, soft_limit_bytes */
+                           * grow_bytes, soft_limit_bytes, most_limit_bytes */
+    size_t
+        most_limit_bytes; /* what weir_pool_set_limit may raise the limit to, up to the device's total memory:
+                              * addresses are reserved for it. Below the limit, as 0 is: the limit itself */
 } weir_pool_options;
 
 /* Opens a pool on a device. Reserves address space, no memory (PLAIN: all of it). A real device is never replaced
@@ -167,6 +170,14 @@ typedef struct weir_pool_options {
  * Errors: INVALID_ARGUMENT, NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, DRIVER_ERROR, NO_HOST_MEMORY; OUT_OF_MEMORY
  * (PLAIN: the device has not as much). */
 WEIR_API weir_status weir_pool_open(const weir_pool_options *options, weir_pool **out);
+
+/* Changes the limit, meant as in the options: the smaller of both, 0: no such limit; both 0: the limit of the
+ * opening. A higher one is in force at once. For a lower one finished, idle memory goes back to the driver; where more
+ * stays reserved than that, the limit becomes what stays and is NOT_YET: weir_pool_stats has it, and another call,
+ * after frees, or when pending work has passed, goes on. Never waits. Allocs of other threads hold the limit that is
+ * in force, at every moment. Errors: INVALID_ARGUMENT (below 2 MiB, above most_limit_bytes, a fraction that is none,
+ * a PLAIN pool), NOT_YET, CLOSED. */
+WEIR_API weir_status weir_pool_set_limit(weir_pool *pool, size_t bytes, double fraction);
 
 /* Closes: no more allocs; frees of blocks still live are accepted. OK when all memory has gone back to the
  * driver; NOT_YET when live or pending blocks, or graphs, still hold some, or a stream captures. Then the last

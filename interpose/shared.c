@@ -35,7 +35,8 @@ static weir_status open_pool(int device, weir_pool **out)
         .device = device,
         .limit_bytes = atomic_load(&limit_bytes[device]),
         .limit_fraction = atomic_load(&limit_fraction[device]),
-        .reuse = atomic_load(&reuse_of_all)};
+        .reuse = atomic_load(&reuse_of_all),
+        .most_limit_bytes = SIZE_MAX};
     weir_pool *pool, *winner = NULL;
     weir_status st = weir_pool_open(&options, &pool);
     if (st != WEIR_OK) return st;
@@ -64,8 +65,6 @@ static weir_status check_limit(int device, double fraction)
     if (st != WEIR_OK) return st;
     if (!(fraction >= 0 && fraction <= 1))
         return wr_fail(WEIR_INVALID_ARGUMENT, "a fraction of %g is not between 0 and 1", fraction);
-    if (atomic_load(&pools[device]) != NULL)
-        return wr_fail(WEIR_IN_USE, "the pool of device %d is open: set its limit before", device);
     return WEIR_OK;
 }
 
@@ -80,6 +79,8 @@ weir_status weir_shared_limit(int device, size_t bytes, double fraction)
     weir_status st = check_limit(device, fraction);
     if (st != WEIR_OK) return st;
     atomic_store(&has_limit[device], true);
+    weir_pool *pool = atomic_load(&pools[device]);
+    if (pool != NULL) return weir_pool_set_limit(pool, bytes, fraction);
     set_limit(device, bytes, fraction);
     return WEIR_OK;
 }
@@ -88,6 +89,8 @@ weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction)
 {
     weir_status st = check_limit(device, fraction);
     if (st != WEIR_OK) return st;
+    if (atomic_load(&pools[device]) != NULL)
+        return wr_fail(WEIR_IN_USE, "the pool of device %d is open", device);
     if (atomic_exchange(&has_limit[device], true))
         return wr_fail(WEIR_IN_USE, "device %d has a limit already", device);
     set_limit(device, bytes, fraction);

@@ -19,14 +19,15 @@ enum { WEIR_SHARED_DEVICES = 64 };
  * Errors: those of weir_pool_open; NO_DEVICE also for a device beyond WEIR_SHARED_DEVICES. */
 WEIR_API weir_status weir_shared_pool(int device, weir_pool **out);
 
-/* The most for all adapters together, before the device's pool is opened: bytes, or a fraction of the device's
- * memory, the smaller of the two; 0: no such limit. Errors: NO_DEVICE; INVALID_ARGUMENT (a fraction that is not
- * between 0 and 1); IN_USE: the pool is open, and its limit stays. */
+/* The most for all adapters together: bytes, or a fraction of the device's memory, the smaller of the two; 0: no such
+ * limit. Of an open pool as weir_pool_set_limit. Errors: NO_DEVICE; INVALID_ARGUMENT (a fraction that is not between 0
+ * and 1); those of weir_pool_set_limit. */
 WEIR_API weir_status weir_shared_limit(int device, size_t bytes, double fraction);
 
-/* The same, for an adapter that would leave room for others: only where nobody has set a limit. IN_USE also says that
- * somebody has. */
+/* The same, for an adapter that would leave room for others: only before the pool is opened, and where nobody has set a
+ * limit, else IN_USE. */
 WEIR_API weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction);
+
 /* The policy of all pools that are opened here from now on: OWNER, or COMPLETED for programs that declare every use
  * on a further stream, or join it before they free. Errors: INVALID_ARGUMENT: another policy; IN_USE: a pool is
  * open, and no policy changes. */

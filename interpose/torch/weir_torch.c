@@ -132,5 +132,5 @@ void weir_torch_free(void *pointer, size_t bytes, int device, weir_stream stream
 void weir_torch_memory_fraction(double fraction, int device)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
-    if (weir_shared_limit(device, 0, fraction) != WEIR_OK) say_once(&said, "the memory fraction stays");
+    if (weir_shared_limit(device, 0, fraction) != WEIR_OK) say_once(&said, "the memory fraction");
 }

@@ -35,7 +35,7 @@ WEIR_API void weir_torch_free(void *block, size_t bytes, int device, weir_stream
  * doesn't come with it: it is looked for. */
 WEIR_API void weir_torch_record_stream(void *block, weir_stream stream);
 
-/* As torch.cuda.set_per_process_memory_fraction; possible before the first alloc alone, else says so once. */
+/* As torch.cuda.set_per_process_memory_fraction. Says once where it is lowered to what is in use only. */
 WEIR_API void weir_torch_memory_fraction(double fraction, int device);
 
 /* ---- for PyTorch's own allocator interface ------------------------------------------------------------

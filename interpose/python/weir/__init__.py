@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """weir: GPU memory and transfers that do not wait for compute.
 
-    weir.pool(device)      the process's pool of device memory; weir.limit(device, nbytes) before its first use
+    weir.pool(device)      the process's pool of device memory; weir.limit(device, nbytes)
     weir.Queue             a bounded prefetch queue into device memory, its items readable by DLPack
     weir.empty_pinned      page-locked host memory as a numpy array
     weir.jax               JAX's own transfers, and prefetching for it

@@ -34,6 +34,7 @@ class PoolOptions(_Sized):
         ("deadline_ns", c_int64),
         ("streams", c_int),
         ("backing", c_int),
+        ("most_limit_bytes", c_size_t),
     ]
 
 

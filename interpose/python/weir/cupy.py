@@ -70,7 +70,7 @@ class Pool:
         return self._stats()["limit_bytes"]
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        """Before the device's memory is first used; weir.InvalidArgument afterwards."""
+        """As weir.limit; `fraction`: of the device's memory."""
         check(lib.weir_shared_limit(self._device(), size or 0, fraction or 0.0))
 
 

@@ -179,6 +179,7 @@ def pool(device: int = 0) -> Pool:
 
 
 def limit(device: int, nbytes: int) -> None:
-    """The most memory that the process's pool of a device takes. Before the pool's first use; InvalidArgument
-    afterwards."""
+    """The most memory that the process's pool of a device takes; 0: the device's, or what it was opened with. Once it is
+    open, at any time: NotYet where more is in use than that, and the limit then is what is in use; again, later, it goes
+    on. Never waits."""
     check(lib.weir_shared_limit(device, nbytes, 0.0))
