@@ -86,7 +86,7 @@ def torch_values_plain():
     torch_values("plain")
 
 
-def torch_statistics():
+def torch_T01_statistics():
     torch = torch_with_weir()
     x = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     assert torch.cuda.memory_allocated() == live_bytes() == GIB
@@ -130,6 +130,51 @@ def torch_out_of_memory(level="native"):
     raises(torch.OutOfMemoryError, lambda: torch.empty(GIB * 3 // 4, dtype=torch.uint8, device="cuda"))
     del x
     torch.empty(GIB * 3 // 4, dtype=torch.uint8, device="cuda")
+
+
+def torch_T02_larger_after_large():
+    torch = torch_with_weir()
+    total = torch.cuda.mem_get_info()[0] // 16 * 16
+    x = torch.empty(total * 3 // 4, dtype=torch.uint8, device="cuda")
+    del x
+    assert torch.empty(total * 7 // 8, dtype=torch.uint8, device="cuda").numel() == total * 7 // 8
+
+
+def torch_T02_mempool():
+    import torch
+    import weir.torch
+    torch.empty(1, device="cuda")
+    total = torch.cuda.mem_get_info()[0] // 16 * 16
+    pool = weir.torch.pool()
+
+    def take(nbytes):
+        with torch.cuda.use_mem_pool(pool):
+            return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+    x = take(total * 3 // 4)
+    del x  # PyTorch keeps the segment
+    raises(torch.OutOfMemoryError, lambda: take(total * 7 // 8))
+    del pool
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    pool = weir.torch.pool()
+    assert take(total * 7 // 8).numel() == total * 7 // 8
+
+
+def torch_limit():
+    torch = torch_with_weir()
+    import weir
+    x = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    raises(weir.NotYet, lambda: weir.limit(0, GIB // 2))
+    raises(torch.OutOfMemoryError, lambda: torch.empty(GIB, dtype=torch.uint8, device="cuda"))
+    del x
+    torch.cuda.synchronize()
+    for _ in range(10):  # what has passed is known once it was asked for
+        torch.cuda.empty_cache()
+    weir.limit(0, GIB // 2)
+    raises(torch.OutOfMemoryError, lambda: torch.empty(GIB, dtype=torch.uint8, device="cuda"))
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    assert abs(torch.cuda.get_per_process_memory_fraction() - 0.5) < 0.01
+    assert torch.empty(GIB, dtype=torch.uint8, device="cuda").numel() == GIB
 
 
 def torch_record_stream(level="native"):
@@ -489,6 +534,28 @@ def numba_values():
     assert adapters().stats(0)["reserved_bytes"] < 64 * data.nbytes
 
 
+def numba_pins():
+    import weir.numba
+    assert weir.numba.install()
+    import numpy
+    from numba import cuda
+    whole = numpy.zeros(3 * MIB + 4096, numpy.uint8)
+    at = -whole.ctypes.data % 4096
+    first, second = whole[at:at + MIB + 100], whole[at + MIB + 200:at + 3 * MIB]  # they share a page
+    for order in (0, 1):
+        first[:], second[:] = 3, 5
+        pins = [cuda.pinned(first), cuda.pinned(second)]
+        for pin in pins:
+            pin.__enter__()
+        assert int(cuda.to_device(first).copy_to_host().sum()) == 3 * first.size
+        assert int(cuda.to_device(second).copy_to_host().sum()) == 5 * second.size
+        pins[order].__exit__(None, None, None)
+        pins[1 - order].__exit__(None, None, None)
+        cuda.current_context().deallocations.clear()
+    left = weir.numba._pins().locked_bytes()
+    assert left == 0, f"{left} bytes are still locked"
+
+
 def cuda_core_values():
     import cuda.core
     import weir
@@ -543,11 +610,11 @@ def one_budget():
     assert adapters().stats(0)["peak_reserved_bytes"] <= 4 * GIB
 
 
-PARTS = [torch_values, torch_values_plain, torch_statistics, torch_out_of_memory, torch_out_of_memory_plain,
-         torch_record_stream, torch_record_stream_plain, torch_detect, torch_graphs, torch_graphs_plain, torch_refusals, torch_twice,
-         torch_forked_workers_and_exit, torch_mempool, torch_prefetch, torch_pair_native, torch_pair,
-         torch_pair_plain, cupy_values,
-         cupy_use, cupy_empty, numba_values, cuda_core_values, rmm_values, one_budget]
+PARTS = [torch_values, torch_values_plain, torch_T01_statistics, torch_out_of_memory, torch_out_of_memory_plain,
+         torch_T02_larger_after_large, torch_T02_mempool, torch_limit, torch_record_stream, torch_record_stream_plain,
+         torch_detect, torch_graphs, torch_graphs_plain, torch_refusals, torch_twice, torch_forked_workers_and_exit,
+         torch_mempool, torch_prefetch, torch_pair_native, torch_pair, torch_pair_plain, cupy_values, cupy_use,
+         cupy_empty, numba_values, numba_pins, cuda_core_values, rmm_values, one_budget]
 
 
 def run_part(name):

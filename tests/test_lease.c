@@ -93,7 +93,7 @@ static void test_a_tensor_keeps_its_item_beyond_the_lease_and_the_queue(void **s
     assert_int_equal(end_world(&w), 0);
 }
 
-static void test_a_block_goes_back_behind_its_readers_and_not_while_a_tensor_is_there(void **state)
+static void test_C01_a_block_goes_back_behind_its_readers_and_not_while_a_tensor_is_there(void **state)
 {
     (void)state;
     struct world w;
@@ -365,7 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_slot_is_refilled_behind_every_stream_that_was_named_to_its_lease),
         cmocka_unit_test(test_a_tensor_keeps_its_item_beyond_the_lease_and_the_queue),
-        cmocka_unit_test(test_a_block_goes_back_behind_its_readers_and_not_while_a_tensor_is_there),
+        cmocka_unit_test(test_C01_a_block_goes_back_behind_its_readers_and_not_while_a_tensor_is_there),
         cmocka_unit_test(test_a_stream_that_captures_delays_the_release_and_loses_nothing),
         cmocka_unit_test(test_a_per_thread_stream_is_read_on_by_the_thread_that_acquired_alone),
         cmocka_unit_test(test_threads_drop_an_items_tensors_and_the_last_gives_it_back),

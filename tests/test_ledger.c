@@ -75,7 +75,7 @@ static void test_a_recorded_stream_holds_a_block_that_is_freed_by_address(void *
     wr_world_let_go(&world, gate);
 }
 
-static void test_counts_follow_each_alloc_and_free_and_peaks_stay_until_they_are_reset(void **state)
+static void test_T01_counts_follow_each_alloc_and_free_and_peaks_stay_until_they_are_reset(void **state)
 {
     (void)state;
     weir_stream a = wr_world_stream(&world);
@@ -276,7 +276,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_block_freed_by_address_serves_its_own_stream_at_once),
         TEST(test_a_recorded_stream_holds_a_block_that_is_freed_by_address),
-        TEST(test_counts_follow_each_alloc_and_free_and_peaks_stay_until_they_are_reset),
+        TEST(test_T01_counts_follow_each_alloc_and_free_and_peaks_stay_until_they_are_reset),
         TEST(test_what_is_not_live_is_left_alone),
         TEST(test_an_alloc_that_fails_counts_nothing),
         TEST(test_each_device_has_its_own_blocks),

@@ -76,7 +76,7 @@ class TheDetector(unittest.TestCase):
         self.uses.look()
         self.assertEqual(self.reports, [])
 
-    def test_T01_a_join_after_the_free_is_too_late(self):
+    def test_a_join_after_the_free_is_too_late(self):
         x = torch.ones(10)
         self.read_aside(x)
         del x

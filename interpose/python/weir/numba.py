@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import weakref
 from typing import Any, Iterator
 
 from numba import cuda
@@ -20,6 +21,7 @@ from numba import cuda
 from . import _adapters, _streams
 from ._adapters import stats
 from ._lib import check, lib
+from ._pins import Pins
 
 __all__ = ["MemoryManager", "install", "stats"]
 
@@ -44,6 +46,14 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):
 
         return cuda.MemoryPointer(self.context, ctypes.c_void_p(address), size, finalizer=give_back)
 
+    def mempin(self, owner: Any, pointer: Any, size: int, mapped: bool = False) -> Any:
+        """Arrays that share pages can be pinned side by side, and what can't be pinned stays pageable. Mapped memory,
+        which has an address of its own on the device, as Numba does it."""
+        if mapped:
+            return super().mempin(owner, pointer, size, mapped)
+        unpin = _pins().pin(int(getattr(pointer, "value", pointer)), size)
+        return cuda.PinnedMemory(weakref.proxy(self.context), pointer, size, owner=owner, finalizer=unpin)
+
     def get_memory_info(self) -> Any:
         found = stats(self.context.device.id)
         return cuda.MemoryInfo(free=found["limit_bytes"] - found["live_bytes"], total=found["limit_bytes"])
@@ -60,6 +70,27 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):
     @property
     def interface_version(self) -> int:
         return 1
+
+
+_the_pins: Pins | None = None
+
+
+def _pins() -> Pins:
+    """The process's: pages are locked for all devices."""
+    global _the_pins
+    if _the_pins is None:
+        driver, portable = ctypes.CDLL("libcuda.so.1"), 1
+        driver.cuMemHostRegister_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+        driver.cuMemHostUnregister.argtypes = [ctypes.c_void_p]
+
+        def lock(address: int, nbytes: int) -> bool:
+            return driver.cuMemHostRegister_v2(address, nbytes, portable) == 0
+
+        def unlock(address: int) -> None:
+            driver.cuMemHostUnregister(address)  # an error: the device is gone, and the lock with it
+
+        _the_pins = Pins(lock, unlock)
+    return _the_pins
 
 
 _numba_memory_manager = MemoryManager  # what NUMBA_CUDA_MEMORY_MANAGER looks for
