@@ -10,21 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct wr_world world;
-
 static int set_up(void **state)
 {
     (void)state;
     wr_world_open(&world, &(struct wr_world_options){
                               .limit_bytes = 64 * WR_MIB, .grow_bytes = 1, .pool.reuse = WEIR_REUSE_OWNER});
     assert_int_equal(weir_shared_adopt(0, world.pool), WEIR_OK);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    wr_world_close(&world);
     return 0;
 }
 
@@ -269,7 +260,7 @@ static void test_P04_a_forked_childs_frees_and_questions_do_nothing(void **state
     weir_torch_native_free(x);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, wr_world_close_one)
 
 int main(void)
 {

@@ -5,21 +5,12 @@
 #include "harness.h"
 #include "pool_world.h"
 
-static struct wr_world world;
-
 static int set_up(void **state)
 {
     (void)state;
     wr_world_open(
         &world, &(struct wr_world_options){
                     .limit_bytes = 64 * WR_MIB, .grow_bytes = 1, .pool.most_limit_bytes = 256 * WR_MIB});
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    wr_world_close(&world);
     return 0;
 }
 
@@ -192,7 +183,7 @@ static void test_the_limit_in_force_holds_at_every_moment_beside_allocs(void **s
     }
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, wr_world_close_one)
 
 int main(void)
 {
