@@ -107,7 +107,7 @@ weir_status weir_batch_send(const weir_batch *b, size_t first, size_t n, weir_en
 {
     assert(n <= WEIR_BATCH_SEND_MOST && first <= b->n && n <= b->n - first);
     const struct entry *entries = &b->entries[first];
-    weir_piece pieces[WEIR_BATCH_SEND_MOST];
+    weir_piece pieces[WEIR_BATCH_SEND_MOST] = {0};
     for (size_t i = 0; i < n; i++)
         pieces[i] = (weir_piece){.to = target->address + entries[i].at,
             .from = entries[i].form.address,
