@@ -124,12 +124,12 @@ static weir_status read_limit(const struct wr_device *d, size_t bytes, double fr
 
 static weir_status read_sizes(struct wr_device *d, const weir_pool_options *o, struct wr_pages_plan *out)
 {
-    uint64_t limit, most;
+    uint64_t limit = 0;
     weir_status st = read_limit(d, o->limit_bytes, o->limit_fraction, &limit);
     if (st != WEIR_OK) return st;
     /* A segment goes back whole: near a small limit large ones would be what doesn't fit. */
     uint64_t step = wr_max(2 * WR_MIB, wr_min(32 * WR_MIB, wr_round_down(limit / 2048, WR_PAGE_BYTES)));
-    most = wr_round_down(wr_min(o->most_limit_bytes, d->total_bytes), WR_PAGE_BYTES);
+    uint64_t most = wr_round_down(wr_min(o->most_limit_bytes, d->total_bytes), WR_PAGE_BYTES);
     most = wr_min(most, (UINT64_C(1) << ADDRESSABLE_LOG2) - WR_PAGE_BYTES);
     *out = (struct wr_pages_plan){.limit_bytes = limit,
         .most_bytes = wr_max(most, limit),
