@@ -79,7 +79,7 @@ enum {
 struct pjrt_api *mini_open(const char *profile);
 struct pjrt_client *mini_client(const char *platform); /* through the table, as a program does */
 void mini_destroy_client(struct pjrt_client *c);
-void mini_settle(void); /* until nothing is pending in the plug-in */
+void mini_settle(void); /* until nothing is pending in the plug-in, and nothing runs */
 
 /* The call of that place after `after` others fails; -1: none does. */
 void mini_fail(int place, int after);

@@ -364,4 +364,5 @@ void mini_settle(void)
         busy = pending || graves || n_busy;
         pthread_mutex_unlock(&lock);
     }
+    if (mini.world) wr_sim_drain(mini.world); /* executions write into the tests' own structs */
 }
