@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs what is missing, builds, and runs every test: with gcc and clang, under ASan+UBSan, under TSan, and as Release;
-# then the fuzzers, a minute each.
+# then the fuzzers, half a minute each.
 # GPU tests are skipped where there is no GPU.
 #
 #   bash tests/run.sh              everything
