@@ -224,7 +224,8 @@ uint64_t wr_fence_lend(struct wr_fence *f)
 
 /* ---- ticks ------------------------------------------------------------------------------------------- */
 
-enum { TICKS_MANY = 16 }; /* the ring is to stay short, though nobody may ask: so every so many ticks are */
+/* The ring is to stay short, though nobody may ask: every so many ticks we do. */
+enum { TICKS_MANY = 16 };
 
 struct record_order {
     uint64_t number;
@@ -267,7 +268,7 @@ static weir_status fetch_event_slow(struct wr_fence *f)
     return WEIR_OK;
 }
 
-/* True: many ticks stand in the ring, and nobody may have asked about them. */
+/* True: it is time to ask, for nobody else may have. */
 static bool end_tick(struct wr_fence *f, uint64_t number, bool recorded)
 {
     wr_lock_take(&f->lock);
@@ -378,18 +379,26 @@ static bool ask(struct wr_fence *f, struct wr_tick *t)
     return passed;
 }
 
+/* One below `pending`: the newest up to `middle`; where none of those can be asked about, the oldest behind it. */
+static struct wr_tick *choose_asked(struct wr_fence *f, uint64_t middle, uint64_t pending)
+{
+    struct wr_tick *t = newest_pending(f, middle);
+    if (t == NULL) t = oldest_pending(f);
+    return t != NULL && t->number < pending ? t : NULL;
+}
+
 /* Most often the oldest is pending still, or all have passed: a question, or two. Else halves are asked for. */
 static void advance(struct wr_fence *f)
 {
     struct wr_tick *t = oldest_pending(f);
     if (t == NULL || !ask(f, t)) return;
     uint64_t pending = atomic_load(&f->enq) + 1; /* that number has not passed, as far as is known */
-    uint64_t number = pending - 1;
-    while ((t = newest_pending(f, number)) != NULL) {
-        number = t->number;
+    uint64_t middle = pending - 1;
+    while ((t = choose_asked(f, middle, pending)) != NULL) {
+        uint64_t number = t->number; /* the ring may move */
         if (!ask(f, t)) pending = number;
         uint64_t done = atomic_load(&f->done);
-        number = done + (pending - done) / 2;
+        middle = done + (pending - done) / 2;
     }
 }
 

@@ -23,7 +23,7 @@
 #include "device.h"
 
 /* Events are pooled per owner (a pool) and device: an event is recorded on its own device's streams only.
- * Created on demand, destroyed at fini. */
+ * Created on demand, destroyed at fini. A fence keeps some of those that have passed for its next ticks. */
 struct wr_events {
     struct wr_events *next; /* the owner's, of another device */
     struct wr_device *device;
@@ -33,9 +33,9 @@ struct wr_events {
 };
 
 void wr_events_init(struct wr_events *e, struct wr_device *d);
-/* Destroys those that no tick holds. An error leaves the rest; call again. */
+/* Destroys those that no fence holds. An error leaves the rest; call again. */
 weir_status wr_events_trim(struct wr_events *e);
-void wr_events_fini(struct wr_events *e); /* all ticks given back */
+void wr_events_fini(struct wr_events *e); /* all fences closed */
 
 #define WR_FENCE_PER_THREAD ((weir_stream)2) /* CU_STREAM_PER_THREAD: another stream in each thread */
 
@@ -105,7 +105,7 @@ weir_status wr_fence_cover(struct wr_fence *f, uint64_t stamp);
 /* Asks the driver about the oldest ticks, publishes done, gives passed events back. True if done moved. */
 bool wr_fence_poll(struct wr_fence *f);
 
-/* Makes `waiter` wait for `stamp` (one stream wait; none where it has passed). The stamp must be covered. */
+/* Makes `waiter` wait for `stamp` (one stream wait; none where it has passed). Ticks where no tick covers it yet. */
 weir_status wr_fence_wait_on(struct wr_fence *f, uint64_t stamp, weir_stream waiter);
 
 /* Is it the fence of this handle, as the calling thread means it? (A handle may be another stream's by now.)

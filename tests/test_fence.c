@@ -141,6 +141,30 @@ static void test_a_poll_finds_the_newest_that_has_passed_by_halves(void **state)
     }
 }
 
+/* One has passed, those behind it failed, the next has passed, and the last is pending. */
+static void test_a_poll_finds_the_newest_that_has_passed_behind_ticks_that_failed(void **state)
+{
+    (void)state;
+    uint64_t passed;
+    for (int i = 0; i < 9; i++) /* their events exist from here on */
+        assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+    wr_sim_drain(world);
+    wr_fence_poll(&fence);
+    assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+    for (int i = 0; i < 6; i++) {
+        wr_sim_fail_nth(world, 1, WEIR_DRIVER_ERROR);
+        assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_DRIVER_ERROR);
+    }
+    wr_sim_fail_nth(world, 0, WEIR_OK);
+    assert_int_equal(wr_fence_tick(&fence, &passed), WEIR_OK);
+    struct wr_sim_gate *gate = stall(stream);
+    assert_int_equal(wr_fence_tick(&fence, NULL), WEIR_OK);
+    wr_sim_drain(world);
+    assert_true(wr_fence_poll(&fence));
+    assert_int_equal(atomic_load(&fence.done), passed);
+    wr_sim_gate_open(gate);
+}
+
 static void test_ticks_are_given_back_though_nobody_polls(void **state)
 {
     (void)state;
@@ -283,6 +307,7 @@ int main(void)
         TEST(test_ticks_pass_oldest_first_and_their_events_are_used_again),
         TEST(test_a_poll_asks_once_where_nothing_and_twice_where_all_has_passed),
         TEST(test_a_poll_finds_the_newest_that_has_passed_by_halves),
+        TEST(test_a_poll_finds_the_newest_that_has_passed_behind_ticks_that_failed),
         TEST(test_ticks_are_given_back_though_nobody_polls),
         TEST(test_cover_ticks_once_for_stamps_that_no_tick_covers),
         TEST(test_a_failed_tick_covers_nothing),
