@@ -175,11 +175,20 @@ static weir_status record_at(weir_seat *s, weir_stream stream, uint64_t capture,
     return capture ? d->ops->event_record_external(d, e, stream) : d->ops->event_record(d, e, stream);
 }
 
+/* Those who read there would leave by nobody's word. A capture that was given up has no readers. */
+static bool is_entered_elsewhere(const weir_seat *s, uint64_t capture)
+{
+    if (!s->entered || s->entered_in == capture) return false;
+    return !s->entered_in || wr_captures_goes_on(s->device, s->noted_on, s->noted);
+}
+
 static weir_status enter_seat(weir_seat *s, weir_stream stream, weir_dptr *device)
 {
     uint64_t capture;
     weir_status status = find_capture(s, stream, &capture);
     if (status != WEIR_OK) return status;
+    if (is_entered_elsewhere(s, capture))
+        return wr_fail(WEIR_INVALID_ARGUMENT, "the seat was entered outside of this capture, and not left");
     bool needs_item = s->in_place || !capture;
     if (needs_item && !s->landed)
         return wr_fail(WEIR_INVALID_ARGUMENT, "no item has the seat: call weir_seat_next first");

@@ -78,7 +78,8 @@ WEIR_API weir_status weir_seat_next(weir_seat *s, int64_t timeout_ns, weir_item 
 
 /* What `stream` does from here on reads the item, at *device: captured, the item of each launch; else the item there is.
  * More streams of the step follow by events of yours, or by an enter each. Errors: INVALID_ARGUMENT (no item has the
- * seat; captured and copied, it needs none yet), CAPTURING (a capture that was broken), DRIVER_ERROR, CLOSED. */
+ * seat; captured and copied, it needs none yet; or it was entered outside of this capture, and not left), CAPTURING (a
+ * capture that was broken), DRIVER_ERROR, CLOSED. */
 WEIR_API weir_status weir_seat_enter(weir_seat *s, weir_stream stream, weir_dptr *device);
 
 /* What `stream` has done so far was all that reads the item: put what other streams of the step do before it by events.
@@ -86,7 +87,8 @@ WEIR_API weir_status weir_seat_enter(weir_seat *s, weir_stream stream, weir_dptr
  * DRIVER_ERROR, CLOSED. After an error it is still to be left. */
 WEIR_API weir_status weir_seat_leave(weir_seat *s, weir_stream stream);
 
-/* "Start copies here": marks this place of the step, captured or not; of several the last to be launched counts. */
+/* "Start copies here": marks this place of the step, captured or not; of several the last to be launched counts.
+ * Errors: CAPTURING (a capture that was broken), DRIVER_ERROR, CLOSED. */
 WEIR_API weir_status weir_seat_mark(weir_seat *s, weir_stream stream);
 
 /* A stream of the seat's own that waits, from now on, for the place marked in the step that was launched last: for

@@ -98,6 +98,30 @@ static void test_a_seat_is_left_in_the_capture_that_it_was_entered_in(void **sta
     close_seating(&t);
 }
 
+/* Or what was entered first would have readers that nobody waits for. */
+static void test_a_seat_is_not_entered_elsewhere_before_it_is_left(void **state)
+{
+    (void)state;
+    struct seating t;
+    weir_item item;
+    weir_dptr at;
+    open_seating(&t, 0);
+    feed_seat(&t, 1);
+    take_item(&t, &item);
+    OK(weir_seat_enter(t.seat, t.w.stream[1], &at));
+    begin_capture(&t);
+    assert_int_equal(weir_seat_enter(t.seat, t.stream, &at), WEIR_INVALID_ARGUMENT);
+    OK(weir_seat_leave(t.seat, t.w.stream[1]));
+    OK(weir_seat_enter(t.seat, t.stream, &at));
+    assert_int_equal(weir_seat_enter(t.seat, t.w.stream[1], &at), WEIR_INVALID_ARGUMENT);
+    read_address(&t, at);
+    OK(weir_seat_leave(t.seat, t.stream));
+    t.graphs[0].address = at;
+    t.graphs[0].graph = end_capture(&t);
+    launch_at(&t, at);
+    close_seating(&t);
+}
+
 static void test_a_seat_entered_in_a_capture_that_goes_on_is_not_closed(void **state)
 {
     (void)state;
@@ -403,6 +427,7 @@ int main(void)
             test_a_capture_that_was_entered_is_known_to_the_pool_which_does_nothing_that_would_break_it),
         cmocka_unit_test(test_a_capture_given_up_after_the_seat_was_entered_is_captured_anew),
         cmocka_unit_test(test_a_seat_is_left_in_the_capture_that_it_was_entered_in),
+        cmocka_unit_test(test_a_seat_is_not_entered_elsewhere_before_it_is_left),
         cmocka_unit_test(test_a_seat_entered_in_a_capture_that_goes_on_is_not_closed),
         cmocka_unit_test(test_a_step_without_an_item_is_refused),
         cmocka_unit_test(test_enter_and_leave_come_in_pairs),
