@@ -103,9 +103,8 @@ static weir_status read_backing(const weir_pool_options *o)
     return WEIR_OK;
 }
 
-enum {
-    ADDRESSABLE_LOG2 = 39
-}; /* a limit of that many bytes, times ADDRESS_FACTOR, is what 32-bit units reach */
+/* A page more, times pages.c's ADDRESS_FACTOR, is what 32-bit units reach. */
+static const uint64_t most_addressable = (UINT64_C(1) << 39) - WR_PAGE_BYTES;
 
 /* A limit of whole pages from what a caller gives: 0, or a fraction of 0, is none. */
 static weir_status read_limit(const struct wr_device *d, size_t bytes, double fraction, uint64_t *out)
@@ -114,7 +113,7 @@ static weir_status read_limit(const struct wr_device *d, size_t bytes, double fr
         return wr_fail(WEIR_INVALID_ARGUMENT, "a fraction of %g is not between 0 and 1", fraction);
     uint64_t limit = bytes != 0 ? bytes : d->total_bytes;
     if (fraction > 0) limit = wr_min(limit, (uint64_t)((double)d->total_bytes * fraction));
-    limit = wr_min(wr_round_down(limit, WR_PAGE_BYTES), (UINT64_C(1) << ADDRESSABLE_LOG2) - WR_PAGE_BYTES);
+    limit = wr_min(wr_round_down(limit, WR_PAGE_BYTES), most_addressable);
     if (limit == 0)
         return wr_fail(
             WEIR_INVALID_ARGUMENT, "a limit of %zu bytes, %g of the device, is below 2 MiB", bytes, fraction);
@@ -130,9 +129,8 @@ static weir_status read_sizes(struct wr_device *d, const weir_pool_options *o, s
     /* A segment goes back whole: near a small limit large ones would be what doesn't fit. */
     uint64_t step = wr_max(2 * WR_MIB, wr_min(32 * WR_MIB, wr_round_down(limit / 2048, WR_PAGE_BYTES)));
     uint64_t most = wr_round_down(wr_min(o->most_limit_bytes, d->total_bytes), WR_PAGE_BYTES);
-    most = wr_min(most, (UINT64_C(1) << ADDRESSABLE_LOG2) - WR_PAGE_BYTES);
     *out = (struct wr_pages_plan){.limit_bytes = limit,
-        .most_bytes = wr_max(most, limit),
+        .most_bytes = wr_max(wr_min(most, most_addressable), limit),
         .grow_bytes = wr_min(o->grow_bytes != 0 ? o->grow_bytes : step, limit),
         .plain = o->backing == WEIR_BACKING_PLAIN};
     return WEIR_OK;
