@@ -5,8 +5,8 @@
  * EXTERNAL EVENTS. A record or wait with the driver's flag EXTERNAL becomes a node, where one without it would be an
  * edge between captured streams. "Each launch of the graph will record event to capture execution of the node's
  * dependencies" (cuGraphAddEventRecordNode): from the launch on, not from when the node runs, the event means this
- * launch. That a wait node takes the event as it stands at the launch is said nowhere so plainly: tests/conformance_graph.c
- * measures it.
+ * launch. That a wait node takes the event as it stands at the launch is said nowhere so plainly:
+ * tests/conformance_graph.c measures it.
  *
  * The flag is "invalid when used outside of capture" (cuda.h): who captures nothing is refused before the driver.
  */

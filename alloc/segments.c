@@ -12,12 +12,13 @@
  *
  * SEGMENT SIZE. On an H200 each segment costs 9 us to create, 1 to 5 to map and 25 to 40 to get access: the
  * driver charges for segments, whether one call gives access to one or to all. So a growth of 512 MiB took 300 us
- * in segments of 64 MiB, and takes 70 to 90 in one; the first growth at fresh addresses 40 more. What speaks for small ones is fragmentation: the driver
- * unmaps them whole only, so each hole between blocks keeps about one segment from moving. With 53 GB live in
- * blocks of 1 to 256 MiB, segments of 32 MiB failed requests for 0.8 to 1 GB at 95 % of the limit (A24), those of
- * 16 MiB none in 60 seeds. So a growth is made of two or more, of 8 to 16 MiB, and only a growth of about 512 MiB
- * and more takes 512: its block is large beside them. None is larger than a 32nd of what the limit leaves, which
- * matters for the last 16 GiB. To move a segment costs 20 us to unmap, and its mapping and access anew.
+ * in segments of 64 MiB, and takes 70 to 90 in one; the first growth at fresh addresses 40 more. What speaks for
+ * small ones is fragmentation: the driver unmaps them whole only, so each hole between blocks keeps about one
+ * segment from moving. With 53 GB live in blocks of 1 to 256 MiB, segments of 32 MiB failed requests for 0.8 to 1 GB
+ * at 95 % of the limit (A24), those of 16 MiB none in 60 seeds. So a growth is made of two or more, of 8 to 16 MiB,
+ * and only a growth of about 512 MiB and more takes 512: its block is large beside them. None is larger than a 32nd
+ * of what the limit leaves, which matters for the last 16 GiB. To move a segment costs 20 us to unmap, and its
+ * mapping and access anew.
  */
 #include "segments.h"
 #include "captures.h"

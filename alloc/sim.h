@@ -310,8 +310,8 @@ bool wr_sim_engine_start(struct wr_sim *w); /* the wall clock's worker; false: n
 void wr_sim_engine_stop(struct wr_sim *w);
 
 /* sim_graph.c: the seam's ops of graphs, and: */
-void wr_sim_graph_queue(
-    struct sim_op *op); /* into the graph that the stream captures; else onto the stream */
+/* Into the graph that the stream captures; else onto the stream. */
+void wr_sim_graph_queue(struct sim_op *op);
 void wr_sim_graph_free(struct sim_graph *g);
 void wr_sim_graph_end(struct wr_sim *w); /* drops all */
 

@@ -5,7 +5,8 @@
  * A device address is an address of this process: reserving maps nothing readable, without a claim on memory.
  * Physical memory is a range of one sparse file per device; mapping it shares that range at the address. So
  * bytes survive being unmapped here and mapped elsewhere, and kernels in C read device addresses as they
- * stand. Plain memory is a reservation with one mapping, made and unmade at once. Releasing punches a hole. Host memory is itself; being registered is a note.
+ * stand. Plain memory is a reservation with one mapping, made and unmade at once. Releasing punches a hole. Host
+ * memory is itself; being registered is a note.
  *
  * Before an op moves bytes it asks here whether they are reached: what is not mapped is reported, never
  * touched. Under ThreadSanitizer a process has 1.5 TiB for all reservations together; a larger one is

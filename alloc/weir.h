@@ -10,7 +10,8 @@
  *   Threads    Every call may be made from any thread at any time, unless it says otherwise.
  *   Waiting    No call here waits for the GPU, and none makes a stream wait, but an alloc that was told to by
  *              DEVICE_WAIT or HOST_WAIT (weir_reuse), and the close of a PLAIN pool (weir_backing). No lock of
- *              weir is held during a driver call. The caller's current CUDA context is the same after each call, errors included.
+ *              weir is held during a driver call. The caller's current CUDA context is the same after each call,
+ *              errors included.
  *   Handles    A closed pool's handle stays valid to pass: calls on it return WEIR_CLOSED.
  *   Edges      Once the process exits (an atexit handler, registered when a device is opened) every call returns
  *              WEIR_CLOSED, and in a child of fork WEIR_AFTER_FORK: no driver call, no lock, frees do nothing.
@@ -135,11 +136,11 @@ typedef enum weir_backing {
     WEIR_BACKING_VIRTUAL,
     /* One cuMemAlloc of the whole limit, at the opening. For what knows no other memory: legacy CUDA IPC (the
      * block's allocation, by cuMemGetAddressRange, is what cuIpcGetMemHandle takes; the block is at its offset
-     * there) and devices without virtual memory. The price: reserved is the limit from the opening to the close; nothing
-     * grows, moves or goes back, so weir_trim frees 0, other processes get none of it, and what lies apart stays
-     * apart. weir_export is refused. Peers are enabled for all plain memory of the device (cuCtxEnablePeerAccess).
-     * And since cuMemFree waits for all work of the device, the weir_pool_close that gives it back does, too; a
-     * free never does, so a pool closed too early is finished by another close alone. */
+     * there) and devices without virtual memory. The price: reserved is the limit from the opening to the close;
+     * nothing grows, moves or goes back, so weir_trim frees 0, other processes get none of it, and what lies apart
+     * stays apart. weir_export is refused. Peers are enabled for all plain memory of the device
+     * (cuCtxEnablePeerAccess). And since cuMemFree waits for all work of the device, the weir_pool_close that gives
+     * it back does, too; a free never does, so a pool closed too early is finished by another close alone. */
     WEIR_BACKING_PLAIN
 } weir_backing;
 
@@ -160,9 +161,9 @@ typedef struct weir_pool_options {
     weir_streams streams;
     weir_backing backing; /* PLAIN needs a limit, of either kind; and growth options with it are invalid:
                            * grow_bytes, soft_limit_bytes, most_limit_bytes */
-    size_t
-        most_limit_bytes; /* what weir_pool_set_limit may raise the limit to, up to the device's total memory:
-                              * addresses are reserved for it. Below the limit, as 0 is: the limit itself */
+    /* What weir_pool_set_limit may raise the limit to, up to the device's total memory: addresses are reserved for it.
+     * Below the limit, as 0 is: the limit itself. */
+    size_t most_limit_bytes;
 } weir_pool_options;
 
 /* Opens a pool on a device. Reserves address space, no memory (PLAIN: all of it). A real device is never replaced
@@ -309,9 +310,9 @@ WEIR_API weir_status weir_import_close(weir_imported *imported);
  * elsewhere that captured work uses (touch, or free, on the capturing stream) stays, too. No event is recorded
  * or queried on a capturing stream. A free asks the driver nothing: a block of before the capture that is freed at
  * home, on the stream that captures, stays if the capture was met before, and is taken for one freed outside of it
- * if not; so where captured work uses such blocks call weir_graph_id first. While a capture goes on that weir has met - by any of these calls on its
- * stream - no memory is unmapped and no event recorded on its context, which would break it. Allocs on a
- * capturing stream are COMPLETED, whatever policy is asked: nothing waits there. */
+ * if not; so where captured work uses such blocks call weir_graph_id first. While a capture goes on that weir has
+ * met - by any of these calls on its stream - no memory is unmapped and no event recorded on its context, which
+ * would break it. Allocs on a capturing stream are COMPLETED, whatever policy is asked: nothing waits there. */
 
 /* Says the number of the capture that `stream` is part of (as cuStreamGetCaptureInfo does), and makes the
  * capture known here: call it at its beginning if the stream's first alloc comes late, or never.

@@ -3,8 +3,9 @@
  * What pageable memory costs on its way through the transfer engine, by chunk and by hands of the crew, in GB/s:
  *
  *   queue.staging_up_gbs     warm memory to the device
- *   queue.staging_down_gbs   the device to memory that is warm, fresh from the kernel and given back each time, or fresh
- *                            and kept, as results of a program are: in a virtual machine the host pays for those again
+ *   queue.staging_down_gbs   the device to memory that is warm, fresh from the kernel and given back each time, or
+ *                            fresh and kept, as results of a program are: in a virtual machine the host pays for those
+ *                            again
  *
  * On a simulated device copies take the machine's own time, and say nothing of a bus.
  */

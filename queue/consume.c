@@ -138,8 +138,9 @@ static weir_status wait_pinned(
     return s;
 }
 
-/* The stream waits for the item's copy, for which the host has waited where items land there. Its heap is kept from ending until the item is released: of a stream
- * or thread that is gone the fence stays, to be waited for. Off the lock. */
+/* The stream waits for the item's copy, for which the host has waited where items land there. Its heap is kept from
+ * ending until the item is released: of a stream or thread that is gone the fence stays, to be waited for. Off the
+ * lock. */
 static weir_status join_copy(weir_queue *q, struct grip g, weir_stream stream, bool *waits)
 {
     struct wr_heap *reader;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * URGENT. The copy engine of a direction takes copies in the order in which they were submitted, whatever their streams and
- * priorities are: 64 KiB submitted after 1 GiB in chunks, on streams of their own, arrived after 19 ms on an H200, like
- * on plain streams. Only a kernel gets past: it reads pinned memory over the bus beside the engine.
+ * URGENT. The copy engine of a direction takes copies in the order in which they were submitted, whatever their
+ * streams and priorities are: 64 KiB submitted after 1 GiB in chunks, on streams of their own, arrived after 19 ms
+ * on an H200, like on plain streams. Only a kernel gets past: it reads pinned memory over the bus beside the engine.
  */
 #include "move.h"
 #include "gather.h"

@@ -2,8 +2,9 @@
  *
  * The queue from inside. queue.c: its life, its lock. order.c: which item is next, for whom. produce.c,
  * consume.c: the two sides; borrow.c: what pushes lent; consumers.c: those that are registered. ends.c: how it
- * ends, or empties. bell.c: what pollers see. staging.c, queue_stats.c, diagnose.c: words and numbers on top. Memory and its limits are in slots.c,
- * waiting callers in line.c, the copies in copy.c, those out of device memory in fetch.c.
+ * ends, or empties. bell.c: what pollers see. staging.c, queue_stats.c, diagnose.c: words and numbers on top. Memory
+ * and its limits are in slots.c, waiting callers in line.c, the copies in copy.c, those out of device memory in
+ * fetch.c. On top of it: ring.c, seat.h.
  *
  * PLACES. An item lives in a place, one for each device slot:
  *

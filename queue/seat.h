@@ -3,8 +3,9 @@
  * Seats from inside, over acquire and release: see weir_graph.h. seat.c: taking items, and the step. seat_life.c: open
  * and close.
  *
- * SPOTS. A spot is an address that graphs know, with two events that stay its own: `ready`, which launches wait for, and
- * `left`, which they record. A copied seat has one spot, in memory of its own; one in place has a spot for each slot.
+ * SPOTS. A spot is an address that graphs know, with two events that stay its own: `ready`, which launches wait for,
+ * and `left`, which they record. A copied seat has one spot, in memory of its own; one in place has a spot for each
+ * slot.
  *
  * THE RELAY is a stream of the seat's own, on which nothing runs but waits, and the copy into the seat. It acquires the
  * items, so that `ready` is recorded behind their copies; and it waits for `left` before the item is released, or

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Staging: moves are cut into the parts that slabs hold. Up, a full slab is hauled in by the crew and then queued; the
- * crew has the next one before it is through with this, and hauls it while this one travels. Down, it is queued, and lands later. Between devices that don't reach each
- * other it goes down on one lane and up on another.
+ * crew has the next one before it is through with this, and hauls it while this one travels. Down, it is queued, and
+ * lands later. Between devices that don't reach each other it goes down on one lane and up on another.
  */
 #include "transfer.h"
 

@@ -26,8 +26,8 @@
  * WHAT THAT RESTS ON
  *   - An event recorded by a node: "Each launch of the graph will record event to capture execution of the node's
  *     dependencies" (CUDA driver API, cuGraphAddEventRecordNode). Waits queued after the launch are for that launch.
- *   - A node that waits takes the event as it stands at the launch, like cuStreamWaitEvent called in its place. The API's
- *     reference says "all work captured in event" and no more: conformance_graph tests it on each device.
+ *   - A node that waits takes the event as it stands at the launch, like cuStreamWaitEvent called in its place. The
+ *     API's reference says "all work captured in event" and no more: conformance_graph tests it on each device.
  *   - Launches of one graph follow each other (cuGraphLaunch). Launches of several that share a seat are to be ordered
  *     by the caller: one stream is enough.
  *
@@ -41,8 +41,8 @@
  *   - One thread at a time calls a seat, as is so for a graph. A second is refused: INVALID_ARGUMENT. Producers and
  *     other consumers of the queue are not concerned.
  *
- * ENDS. A queue that is closed or poisoned says so in next; so does one destroyed, CLOSED. Its slots stay where they are
- * until the seat is closed, so that graphs may still be launched.
+ * ENDS. A queue that is closed or poisoned says so in next; so does one destroyed, CLOSED. Its slots stay where they
+ * are until the seat is closed, so that graphs may still be launched.
  */
 #ifndef WEIR_GRAPH_H
 #define WEIR_GRAPH_H
@@ -70,16 +70,16 @@ typedef struct weir_seat_options {
 WEIR_API weir_status weir_seat_open(weir_queue *q, const weir_seat_options *options, weir_seat **out);
 
 /* The next item takes the seat. *item says which it is, how many bytes it has and, in `device`, where; it is the seat's
- * to release. In place, the item before is given back first, whatever comes of the rest. After an error an item that was
- * taken is kept for the next call: none is lost.
+ * to release. In place, the item before is given back first, whatever comes of the rest. After an error an item that
+ * was taken is kept for the next call: none is lost.
  * Errors: those of weir_queue_acquire; INVALID_ARGUMENT (entered, and not left); DRIVER_ERROR, CONTEXT_LOST,
  * NO_HOST_MEMORY. */
 WEIR_API weir_status weir_seat_next(weir_seat *s, int64_t timeout_ns, weir_item *item);
 
-/* What `stream` does from here on reads the item, at *device: captured, the item of each launch; else the item there is.
- * More streams of the step follow by events of yours, or by an enter each. Errors: INVALID_ARGUMENT (no item has the
- * seat; captured and copied, it needs none yet; or it was entered outside of this capture, and not left), CAPTURING (a
- * capture that was broken), DRIVER_ERROR, CLOSED. */
+/* What `stream` does from here on reads the item, at *device: captured, the item of each launch; else the item there
+ * is. More streams of the step follow by events of yours, or by an enter each. Errors: INVALID_ARGUMENT (no item has
+ * the seat; captured and copied, it needs none yet; or it was entered outside of this capture, and not left),
+ * CAPTURING (a capture that was broken), DRIVER_ERROR, CLOSED. */
 WEIR_API weir_status weir_seat_enter(weir_seat *s, weir_stream stream, weir_dptr *device);
 
 /* What `stream` has done so far was all that reads the item: put what other streams of the step do before it by events.
@@ -96,9 +96,9 @@ WEIR_API weir_status weir_seat_mark(weir_seat *s, weir_stream stream);
  * (nothing is marked), DRIVER_ERROR, CLOSED. */
 WEIR_API weir_status weir_seat_marked(weir_seat *s, weir_stream *after);
 
-/* Gives back the item in hand, and the memory, to whomever it serves next behind leave's place of the last launch. Never
- * waits. Errors: INVALID_ARGUMENT (entered outside of a capture, and not left); CAPTURING (entered in one that goes on);
- * CLOSED; those of weir_queue_release: call again, but after CONTEXT_LOST. Later calls return CLOSED. */
+/* Gives back the item in hand, and the memory, to whomever it serves next behind leave's place of the last launch.
+ * Never waits. Errors: INVALID_ARGUMENT (entered outside of a capture, and not left); CAPTURING (entered in one that
+ * goes on); CLOSED; those of weir_queue_release: call again, but after CONTEXT_LOST. Later calls return CLOSED. */
 WEIR_API weir_status weir_seat_close(weir_seat *s);
 
 #ifdef __cplusplus

@@ -126,8 +126,8 @@ typedef struct weir_item {
 /* ---- producers --------------------------------------------------------------------------------------- */
 
 /* Takes the next place and a pinned buffer of `bytes` (1 to item_bytes).
- * Errors: INVALID_ARGUMENT (not TO_DEVICE: push); TOO_LARGE (over item_bytes or a limit); WOULD_BLOCK (timeout 0), TIMEOUT; CLOSED,
- * POISONED; NOT_YET and OUT_OF_MEMORY of the pool; NO_HOST_MEMORY; DRIVER_ERROR. After an error no
+ * Errors: INVALID_ARGUMENT (not TO_DEVICE: push); TOO_LARGE (over item_bytes or a limit); WOULD_BLOCK (timeout 0),
+ * TIMEOUT; CLOSED, POISONED; NOT_YET and OUT_OF_MEMORY of the pool; NO_HOST_MEMORY; DRIVER_ERROR. After an error no
  * place is taken, though a number may be missing in the tickets. */
 WEIR_API weir_status weir_queue_reserve(weir_queue *q, size_t bytes, int64_t timeout_ns, weir_item *item);
 
@@ -214,7 +214,8 @@ WEIR_API weir_status weir_queue_borrowed(weir_queue *q, uint64_t ticket, int64_t
 WEIR_API weir_status weir_queue_acquire(
     weir_queue *q, weir_stream stream, int64_t timeout_ns, weir_item *item);
 
-/* The next item of that key, from a KEYED queue that is not SHARED. Errors: those of acquire. CLOSED: there is none to come. */
+/* The next item of that key, from a KEYED queue that is not SHARED. Errors: those of acquire. CLOSED: there is none
+ * to come. */
 WEIR_API weir_status weir_queue_get(
     weir_queue *q, int64_t key, weir_stream stream, int64_t timeout_ns, weir_item *item);
 
@@ -303,8 +304,9 @@ WEIR_API weir_status weir_queue_wait_idle(weir_queue *q, int64_t timeout_ns);
 /* Closes if need be, wakes everyone with CLOSED, and gives slots and staging back to the pool, each once the
  * GPU has passed it. Never waits for the GPU. Items still held become stale, though their memory is not
  * reused before the streams given to acquire have passed what they had queued at this call, and those given
- * to use what they had queued at theirs (TO_HOST: not before this call, for no stream tells of the host). Every
- * later call returns CLOSED. */
+ * to use what they had queued at theirs (TO_HOST: not before this call, for no stream tells of the host). What
+ * writes the item.host of a reserved item must have ended, on the host or on a stream, as for abort. Every later
+ * call returns CLOSED. */
 WEIR_API weir_status weir_queue_destroy(weir_queue *q);
 
 typedef struct weir_queue_stats {

@@ -53,7 +53,8 @@ WEIR_API weir_status weir_ring_written(weir_ring *r, int64_t timeout_ns);
 
 /* Gathers those rows into the queue's next item, whose key and ticket are as of weir_queue_put.
  * Errors: INVALID_ARGUMENT (no index, or one of a row that does not hold anything); WOULD_BLOCK, TIMEOUT (the ratio,
- * the queue's limits, or a sampler before this one); TOO_LARGE (over the queue's item_bytes); CLOSED; those of weir_queue_push_after. */
+ * the queue's limits, or a sampler before this one); TOO_LARGE (over the queue's item_bytes); CLOSED; those of
+ * weir_queue_push_after. */
 WEIR_API weir_status weir_ring_sample(
     weir_ring *r, int64_t key, const size_t *indices, size_t n, int64_t timeout_ns, uint64_t *ticket);
 

@@ -140,8 +140,8 @@ static inline struct block *hands_take(struct hands *h, unsigned s, struct place
     return b;
 }
 
-/* Another of the own streams, its heir, stands for the dead one, and a new stream takes its number. Nobody waits for the
- * old one to end. Returns the heir. */
+/* Another of the own streams, its heir, stands for the dead one, and a new stream takes its number. Nobody waits for
+ * the old one to end. Returns the heir. */
 static inline unsigned hands_end_stream(struct hands *h, unsigned gone)
 {
     struct wr_device *d = h->board->device;
