@@ -139,9 +139,24 @@ uint64_t wr_device_wall_ns(void)
     return read_clock(CLOCK_MONOTONIC);
 }
 
+/* The coarse clock stands still for a tick of the kernel: 1 or 4 ms, where it is not set to 10. */
+static clockid_t choose_coarse_clock(void)
+{
+    struct timespec tick;
+    bool fine = clock_getres(CLOCK_MONOTONIC_COARSE, &tick) == 0 && tick.tv_sec == 0 &&
+                tick.tv_nsec <= WR_COARSE_MOST_NS;
+    return fine ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+}
+
 uint64_t wr_device_coarse_ns(void)
 {
-    return read_clock(CLOCK_MONOTONIC_COARSE);
+    static _Atomic clockid_t chosen = -1; /* two threads that find it so choose the same */
+    clockid_t clock = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (WR_UNLIKELY(clock == -1)) {
+        clock = choose_coarse_clock();
+        atomic_store_explicit(&chosen, clock, memory_order_relaxed);
+    }
+    return read_clock(clock);
 }
 
 void wr_device_doze_wall(pthread_cond_t *wake, struct wr_lock *held, uint64_t ns)

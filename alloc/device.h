@@ -26,6 +26,8 @@ typedef struct wr_event_opaque *wr_event;
 typedef struct wr_graph_opaque *wr_graph;
 typedef uint64_t wr_memory; /* physical memory: a CUmemGenericAllocationHandle */
 
+enum { WR_COARSE_MOST_NS = 4000000 };
+
 enum wr_copy_kind { WR_COPY_H2D, WR_COPY_D2H, WR_COPY_D2D, WR_COPY_PEER };
 
 /* Rows of a copy. A pitch is the distance between two rows' first bytes, row_bytes at least. */
@@ -170,7 +172,8 @@ struct wr_device_ops {
     void (*watch_free)(struct wr_device *d, const struct wr_freed *f);
     /* The clock: monotonic, of the machine or of the simulation. */
     uint64_t (*now_ns)(struct wr_device *d);
-    /* The same, some milliseconds late at most, and at a tenth of the price. */
+    /* The same, at a tenth of the price, but standing still for up to WR_COARSE_MOST_NS; where the kernel's own coarse
+     * clock does so for longer, the price is the same. */
     uint64_t (*now_coarse_ns)(struct wr_device *d);
     /* Sleeps up to `ns`, sooner if `wake` is signalled. `held` is the lock that guards the waiter's
      * condition: given up while asleep, held again on return. On a virtual clock the sleep moves time instead

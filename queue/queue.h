@@ -205,7 +205,8 @@ bool wr_order_has_key(const weir_queue *q, int64_t key);
 enum { WR_SLOW_CALL_NS = 5000000, WR_SMALL_ITEM = 256 << 10, WR_MUCH_AHEAD = 32 << 20 };
 #define WR_STREAM_LEGACY ((weir_stream)1) /* CU_STREAM_LEGACY: what NULL means, too */
 
-/* So long a call of the driver took that only queues: by a clock that is good enough for slow ones. */
+/* So long a call of the driver took that only queues: by a clock that is good enough for slow ones, since it stands
+ * still for less than WR_SLOW_CALL_NS. */
 void wr_diagnose_call(weir_queue *q, uint64_t ns);
 static inline uint64_t wr_diagnose_clock(const weir_queue *q)
 {
