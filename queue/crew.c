@@ -164,7 +164,12 @@ static void *help(void *number)
 /* With the owner three processors of four: eight hands don't quite keep up with the bus, twelve do. */
 static unsigned count_wanted(void)
 {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    static _Atomic long known; /* 0: not yet. The C library opens a file to find out: some 20 us */
+    long processors = atomic_load_explicit(&known, memory_order_relaxed);
+    if (processors == 0) {
+        processors = sysconf(_SC_NPROCESSORS_ONLN);
+        atomic_store_explicit(&known, processors, memory_order_relaxed);
+    }
     return processors < 2 ? 0 : (unsigned)wr_min((uint64_t)(processors - processors / 4 - 1), HELPERS_MOST);
 }
 
