@@ -4,8 +4,8 @@
 
     python3 bench/peers.py alloc|replay [OPTIONS OF THE BENCH]
 
-Which packages are missing is said, and the rest runs. PyTorch and RMM export C functions: bench/alloc's own loops call those,
-in this process, and no Python runs meanwhile. CuPy's pool can be called from Python alone, and is named so: its
+Which packages are missing is said, and the rest runs. PyTorch and RMM export C functions: bench/alloc's own loops call
+those, in this process, and no Python runs meanwhile. CuPy's pool can be called from Python alone, and is named so: its
 times are what a Python program pays. PyTorch's memory is found by replaying the traces on the GPU.
 """
 import ctypes

@@ -18,7 +18,8 @@ from xml.sax.saxutils import escape
 from check import BENCH, latest, read_results, read_targets
 
 COLORS = {"weir": "#2f81f7", "BFC": "#d9822b", "cuMemAllocAsync+cuMemFreeAsync": "#848d97", "PyTorch": "#d1495b",
-          "PyTorch, expandable": "#e0929d", "RMM pool": "#5f9e3f", "RMM arena": "#a3c585", "CuPy, from Python": "#9b72cf"}
+          "PyTorch, expandable": "#e0929d", "RMM pool": "#5f9e3f", "RMM arena": "#a3c585",
+          "CuPy, from Python": "#9b72cf"}
 OTHER = "#a0a7ae"
 # Readable on its own in either mode: the ground is the picture's.
 STYLE = """<style>
@@ -127,7 +128,8 @@ def draw_fast(results, path):
     low = 10 ** math.floor(math.log10(min(min(v.values()) for _, v in groups)))
     decades = math.ceil(math.log10(max(max(v.values()) for _, v in groups) / low))
     bottom = 44 + sum(head + foot + bar * len(v) for _, v in groups)
-    p = Picture(left + width + 80, bottom + 30, f"Time of alloc and free ({rows[0]['device']}); logarithmic, shorter is better")
+    p = Picture(left + width + 80, bottom + 30,
+                f"Time of alloc and free ({rows[0]['device']}); logarithmic, shorter is better")
     for i in range(decades + 1):
         p.line(left + width * i / decades, 44, bottom)
         p.text(left + width * i / decades, bottom + 16, time_text(low * 10**i), "middle", kind="pale")
@@ -225,15 +227,16 @@ def draw_track(p, spans, kinds, begin, scale, x, y, width, height):
 
 
 def draw_timeline(paths, out):
-    """The same program in two runs, {title: path of its trace}: actor and learner, around the fetch of median length, over
-    the same stretch of time. False: a trace without steps and fetches."""
+    """The same program in two runs, {title: path of its trace}: actor and learner, around the fetch of median length,
+    over the same stretch of time. False: a trace without steps and fetches."""
     runs = {title: read_timeline(path) for title, path in paths.items()}
     if not all(spans["step"] and spans["fetch"] for spans in runs.values()):
         return False
     left, width, track, top, panel = 80, 760, 26, 70, 118
     shown = {title: sorted(spans["fetch"], key=duration)[len(spans["fetch"]) // 2] for title, spans in runs.items()}
     stretch = 2 * max(duration(fetch) for fetch in shown.values())
-    p = Picture(left + width + 30, top + panel * len(runs) + 10, f"An actor and a learner, {stretch:.3g} ms of each run")
+    p = Picture(left + width + 30, top + panel * len(runs) + 10,
+                f"An actor and a learner, {stretch:.3g} ms of each run")
     for i, (name, color) in enumerate(SHADES.items()):
         p.span(left + 190 * i, 38, 14, 14, color)
         p.text(left + 190 * i + 20, 50, name + (f" (> {SLOW} medians)" if name == "slow step" else ""), size=12)

@@ -4,10 +4,10 @@
 
     python3 bench/queue_peers.py queue|transfer [OPTIONS OF THE BENCH]
 
-queue     queue.wall_ratio_1m, queue.wall_ratio_16m: a prefetcher on a side stream, written by hand (copies from pinned memory,
-          wait_stream, record_stream); and plain .cuda()
-transfer  queue.pageable_compute_share: .cuda(); a thread that pins, as DataLoader(pin_memory=True) has one; that thread and
-          the side stream. With two GPUs and --devices 2 queue.d2d_busy_ratio, too: torch's .to, and jax.device_put
+queue     queue.wall_ratio_1m, queue.wall_ratio_16m: a prefetcher on a side stream, written by hand (copies from pinned
+          memory, wait_stream, record_stream); and plain .cuda()
+transfer  queue.pageable_compute_share: .cuda(); a thread that pins, as DataLoader(pin_memory=True) has one; that thread
+          and the side stream. With two GPUs and --devices 2 queue.d2d_busy_ratio, too: torch's .to, and jax.device_put
 
 What is missing is said, and the rest runs. A simulated device has no peers.
 """
@@ -115,7 +115,8 @@ def worst_ratios(bench, ways, sizes):
 
 
 class TorchBench:
-    """A step reads its batch, multiplies matrices, and reads it again, as one of bench/compute.c. Both readings are summed."""
+    """A step reads its batch, multiplies matrices, and reads it again, as one of bench/compute.c. Both readings are
+    summed."""
 
     def __init__(self, torch, most_mib, steps, repeats):
         self.torch, self.steps, self.repeats = torch, steps, repeats
@@ -197,8 +198,8 @@ def bring_pinned(arguments, device):
     most_mib = number(arguments, "--most-mib", 1024)
     bench = TorchBench(torch, most_mib, number(arguments, "--steps", 0), number(arguments, "--repeats", 3))
     print("| batch | way | copy alone, ms | compute alone, ms | step / the longer |\n|---|---|---|---|---|")
-    return [(figure, name, ratio, "ratio", device)
-            for figure, sizes in (("queue.wall_ratio_1m", sizes_of(1, 1)), ("queue.wall_ratio_16m", sizes_of(16, most_mib)))
+    figures = {"queue.wall_ratio_1m": sizes_of(1, 1), "queue.wall_ratio_16m": sizes_of(16, most_mib)}
+    return [(figure, name, ratio, "ratio", device) for figure, sizes in figures.items()
             for name, ratio in worst_ratios(bench, PINNED_WAYS, list(sizes)).items()]
 
 
