@@ -12,7 +12,8 @@
  * flight while the consumer holds one. Any number of threads may be on either side.
  *
  * WHAT WAITS FOR WHAT
- *   - A copy waits, on the queue's own stream, for the last readers of its own slot, and for nothing else.
+ *   - A copy waits, on the queue's own stream, for the last readers of its own slot, for the streams that its push or
+ *     commit names as `after`, and for nothing else.
  *   - acquire makes the given stream wait for that item's copy. The host never waits for a copy there.
  *   - reserve and push wait on the host, as long as the timeout allows, for a slot that no consumer holds,
  *     and for a pinned buffer whose copy has been seen complete: it must not be overwritten sooner. For no
@@ -180,8 +181,9 @@ typedef struct weir_push_options {
     size_t struct_size;
     int64_t key; /* see reserve_key */
     unsigned flags;
-    const weir_stream
-        *after; /* the copy begins after the work queued on them by now: streams of the spans' device */
+    /* The copy begins after the work queued on them by now: streams of the device that the spans lie on, of the queue's
+     * where they are host memory. */
+    const weir_stream *after;
     size_t n_after;
     int64_t timeout_ns;
 } weir_push_options;
