@@ -76,6 +76,7 @@ bool wr_stream_is_empty(const struct wr_heap *h)
 void wr_stream_own(struct wr_heap *h, struct wr_fence *context)
 {
     if (h->gate == context || WR_FAULT(OWNER_FORGOTTEN)) return;
+    h->disowned = false;
     h->gate = context;
     h->last_stamp = wr_fence_stamp(context);
     for (enum wr_kind kind = 0; kind < WR_KINDS && !WR_FAULT(OWNER_KEEPS_STAMPS); kind++)
@@ -85,8 +86,10 @@ void wr_stream_own(struct wr_heap *h, struct wr_fence *context)
 
 void wr_stream_disown(struct wr_heap *h)
 {
+    if (h->gate == &h->fence) return;
     for (enum wr_kind kind = 0; kind < WR_KINDS; kind++)
         if (h->range[kind].n_nodes > 1) return; /* node 0 is nobody's */
+    h->disowned = true;
     h->gate = &h->fence;
     h->last_stamp = wr_fence_stamp(h->gate);
 }
@@ -115,7 +118,7 @@ void wr_stream_open(struct wr_heap *h, const void *pool, uint64_t id, uint32_t i
     h->id = id;
     h->index = index;
     h->tick_units = tick_units;
-    h->retired = false;
+    h->retired = h->disowned = false;
     atomic_store(&h->capture, 0);
     h->users = 0;
     h->last_stamp = h->unfenced_units = h->ticked_frees = 0;

@@ -36,7 +36,8 @@ static inline __attribute__((always_inline)) weir_status alloc_by(
     if (WR_UNLIKELY(st == WEIR_CAPTURING))
         return wr_capture_alloc(p, units, s, terms != NULL ? terms : &p->terms, out);
     if (WR_UNLIKELY(st != WEIR_OK)) return st;
-    if (terms != NULL) wr_policy_choose(p, h, terms->reuse);
+    if (terms != NULL || WR_UNLIKELY(h->disowned))
+        wr_policy_choose(p, h, terms != NULL ? terms->reuse : p->terms.reuse);
     /* Looked at again under the lock: a pool that is closing visits every heap under its lock afterwards. */
     if (WR_LIKELY(atomic_load_explicit(&p->state, memory_order_relaxed) == WR_POOL_OPEN))
         st = terms == NULL

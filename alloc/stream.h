@@ -54,7 +54,7 @@ struct wr_heap {
     uint64_t tick_units, ticked_frees; /* see wr_stream_wants_tick */
     uint32_t index;                    /* in its pool */
     uint32_t users;                    /* threads in a slow path with this heap */
-    bool retired;
+    bool retired, disowned;
     struct wr_index blocks; /* start unit -> node of a block that is live or in the front cache */
     struct wr_front fronts[WR_FRONTS];
     uint64_t front_used[WR_FRONTS / 64]; /* bit i: fronts[i] may hold a block */
@@ -114,7 +114,7 @@ bool wr_stream_reap(struct wr_heap *h);
 /* From now on free pieces, those there are as well, wait for `context` before others may have them. */
 void wr_stream_own(struct wr_heap *h, struct wr_fence *context);
 
-/* Undoes that for a heap that has had no memory yet; for others it does nothing. */
+/* Undoes that, until it is done again, for a heap that has had no memory yet; for others it does nothing. */
 void wr_stream_disown(struct wr_heap *h);
 
 /* The heap's stream was made to wait for `stamp` of `by`: what pends for that only is READY. */

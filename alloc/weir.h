@@ -105,7 +105,7 @@ typedef size_t (*weir_evict)(void *context, size_t bytes);
 typedef enum weir_reuse {
     WEIR_REUSE_DEFAULT, /* of a call: the pool's; of a pool: COMPLETED */
     /* What its home stream, and all declared users, have passed. No alloc waits. In a pool of OWNER reuse it holds for
-     * a stream whose first alloc says so, until one says OWNER. */
+     * a stream whose first alloc says so, until one says OWNER or nothing. */
     WEIR_REUSE_COMPLETED,
     /* What all work queued in the device's context at the free has passed, whichever stream's; its home
      * stream may use it at once. For callers that free before the users they did not declare are joined to

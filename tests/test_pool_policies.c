@@ -105,6 +105,24 @@ static void test_a_stream_that_first_asks_for_completed_reuse_has_it_in_a_pool_o
     wr_world_close(&w);
 }
 
+/* Whoever says nothing counts on the pool's word. */
+static void test_a_stream_of_completed_reuse_is_an_owner_again_once_an_alloc_says_nothing(void **state)
+{
+    (void)state;
+    struct wr_world w;
+    wr_world_open(&w, &(struct wr_world_options){.limit_bytes = 8 * MIB, .pool.reuse = WEIR_REUSE_OWNER});
+    weir_stream a = wr_world_stream(&w), busy = wr_world_stream(&w), c = wr_world_stream(&w);
+    weir_dptr x = must_alloc_with(&w, 8 * MIB, a, WEIR_REUSE_COMPLETED);
+    wr_world_free(&w, x, a);
+    assert_int_equal(wr_world_alloc(&w, 8 * MIB, a), x);
+    wr_world_stall(&w, busy); /* it may use the block: nobody has said so */
+    wr_world_free(&w, x, a);
+    assert_int_equal(wr_world_try_alloc(&w, 8 * MIB, c), 0);
+    wr_world_let_go(&w, w.gates[0]);
+    wr_world_free(&w, wr_world_alloc(&w, 8 * MIB, c), c);
+    wr_world_close(&w);
+}
+
 static void test_declared_users_hold_an_owners_block_from_its_owner_too(void **state)
 {
     (void)state;
@@ -511,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_A06_an_owners_block_moves_when_the_whole_context_has_passed),
         cmocka_unit_test(test_A06_another_stream_gets_another_address),
         cmocka_unit_test(test_a_stream_that_first_asks_for_completed_reuse_has_it_in_a_pool_of_owners),
+        cmocka_unit_test(test_a_stream_of_completed_reuse_is_an_owner_again_once_an_alloc_says_nothing),
         cmocka_unit_test(test_declared_users_hold_an_owners_block_from_its_owner_too),
         cmocka_unit_test(test_an_owners_memory_stays_put_while_a_stream_captures),
         cmocka_unit_test(test_an_owners_warm_pairs_make_next_to_no_driver_call),
