@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import pathlib
 import random
+import threading
 import unittest
 
 FILE = pathlib.Path(__file__).resolve().parents[1] / "interpose" / "python" / "weir" / "_pins.py"
@@ -81,6 +82,25 @@ class ThePins(unittest.TestCase):
         self.driver.foreign = []
         self.pins.pin(3 * PAGE, 2 * PAGE)
         self.assertTrue(self.driver.holds(3 * PAGE, 2 * PAGE))
+
+    def test_an_array_that_the_collector_ends_while_another_is_pinned_is_unpinned_and_holds_nothing_up(self):
+        def lock_and_collect(address, nbytes):
+            while ends:
+                ends.pop()()  # in the thread that pins, inside of it
+            return self.driver.lock(address, nbytes)
+        pins, done = _pins.Pins(lock_and_collect, self.driver.unlock), threading.Event()
+        ends = []
+        ends.append(pins.pin(8 * PAGE, PAGE))
+        unpin = []
+
+        def pin():
+            unpin.append(pins.pin(2 * PAGE, PAGE))
+            done.set()
+        threading.Thread(target=pin, daemon=True).start()
+        self.assertTrue(done.wait(30), "the thread that pins waits for itself")
+        self.assertEqual(list(self.driver.locked), [2 * PAGE])
+        unpin[0]()
+        self.assertEqual(self.driver.locked, {})
 
     def test_unpinning_twice_and_nothing_at_all_do_nothing(self):
         unpin, other = self.pins.pin(0, PAGE), self.pins.pin(0, PAGE)

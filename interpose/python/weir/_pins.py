@@ -7,6 +7,7 @@ ranges of pages; each pin counts in the ranges that it touches, and a range is u
 
 from __future__ import annotations
 
+import collections
 import threading
 from typing import Callable
 
@@ -28,6 +29,7 @@ class Pins:
         self._lock_pages, self._unlock_pages = lock, unlock
         self._ranges: list[_Range] = []  # by address; none overlaps another
         self._mutex = threading.Lock()
+        self._leaving: collections.deque[list[_Range]] = collections.deque()  # the ranges of pins that have ended
 
     def pin(self, address: int, nbytes: int) -> Callable[[], None]:
         """Returns what unpins it; called again, that does nothing."""
@@ -39,11 +41,11 @@ class Pins:
             held += self._lock_gaps(first, past, held)
             for each in held:
                 each.pins += 1
+        self._let_go()
 
         def unpin() -> None:
-            with self._mutex:
-                while held:
-                    self._let_go(held.pop())
+            self._leaving.append(held)
+            self._let_go()
 
         return unpin
 
@@ -57,7 +59,18 @@ class Pins:
         self._ranges = sorted(self._ranges + fresh, key=lambda r: r.first)
         return fresh
 
-    def _let_go(self, each: _Range) -> None:
+    def _let_go(self) -> None:
+        """Of the pins that have ended. The garbage collector may end one anywhere, in a thread that holds the mutex, too:
+        so nobody waits for it here, and who has held it looks again once it is given back."""
+        while self._leaving and self._mutex.acquire(blocking=False):
+            try:
+                held = self._leaving.popleft() if self._leaving else []  # another thread may have come first
+                while held:
+                    self._unpin_range(held.pop())
+            finally:
+                self._mutex.release()
+
+    def _unpin_range(self, each: _Range) -> None:
         each.pins -= 1
         if each.pins == 0:
             self._ranges.remove(each)
@@ -65,4 +78,6 @@ class Pins:
 
     def locked_bytes(self) -> int:
         with self._mutex:
-            return sum(r.past - r.first for r in self._ranges) * PAGE
+            nbytes = sum(r.past - r.first for r in self._ranges) * PAGE
+        self._let_go()
+        return nbytes
