@@ -642,6 +642,9 @@ def main():
     if probe.returncode:
         print("no GPU")
         sys.exit(SKIPPED)
+    unknown = set(sys.argv[1:]) - {part.__name__ for part in PARTS}
+    if unknown:
+        sys.exit(f"no part {' '.join(unknown)}")
     failed = 0
     for part in PARTS:
         if len(sys.argv) > 1 and part.__name__ not in sys.argv[1:]:

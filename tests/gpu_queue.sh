@@ -15,7 +15,7 @@ run() {
     local name=$1 expected=$2 code
     shift 2
     printf '\n== %s\n' "$name"
-    timeout 200 "$@"
+    timeout -k 5 200 "$@"
     code=$?
     if [ $code != "$expected" ]; then
         echo "FAILED: exit code $code, not $expected"

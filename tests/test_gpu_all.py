@@ -6,6 +6,7 @@
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -57,6 +58,12 @@ class All(unittest.TestCase):
     def test_where_nothing_is_there_it_is_skipped_as_a_whole(self):
         code, outcomes = self.run_all("40", "core")
         self.assertEqual((code, set(outcomes.values())), (77, {"skipped"}))
+
+    def test_a_jax_without_a_plugin_for_gpus_is_skipped(self):
+        (self.build / "jax.py").touch()
+        done = subprocess.run([sys.executable, "-S", HERE / "gpu_jax.py"], capture_output=True, text=True, timeout=50,
+                              env={"PYTHONPATH": str(self.build)})
+        self.assertEqual((done.returncode, done.stderr), (77, ""))
 
     def test_it_runs_every_test_that_is_labelled_gpu(self):
         text, script = (HERE / "CMakeLists.txt").read_text(), SCRIPT.read_text()
