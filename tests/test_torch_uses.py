@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "interpose" / "python"))
 os.environ.setdefault("WEIR_DEVICE", "sim")
@@ -17,6 +18,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
     sys.exit(77)
+import weir.torch  # noqa: E402
 from weir import _torch_uses  # noqa: E402
 
 HOME, SIDE, THIRD = 1, 2, 3
@@ -26,13 +28,40 @@ class Event:
     pass
 
 
+class CudaStream:
+    def __init__(self, number):
+        self.cuda_stream = number
+
+    def synchronize(self):
+        pass
+
+
+class CudaEvent:
+    """The calls of torch.cuda.Event."""
+
+    def __init__(self):
+        self.calls = []
+
+    def record(self, stream=None):
+        self.calls.append(("record", stream.cuda_stream))
+
+    def wait(self, stream=None):
+        self.calls.append(("wait", stream.cuda_stream))
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
 class TheDetector(unittest.TestCase):
     def setUp(self):
         self.reports, self.stream = [], HOME
         self.uses = _torch_uses.Uses(self.reports.append)
-        watch = _torch_uses.Watch(self.uses, "cpu", lambda device: self.stream, lambda storage: None)
-        watch.__enter__()
-        self.addCleanup(watch.__exit__, None, None, None)
+        self.watch = _torch_uses.Watch(self.uses, "cpu", lambda device: self.stream, lambda storage: None)
+        self.watch.__enter__()
+        self.addCleanup(self.watch.__exit__, None, None, None)
 
     def on(self, stream, work):
         self.stream, before = stream, self.stream
@@ -159,6 +188,30 @@ class TheDetector(unittest.TestCase):
         del y
         self.uses.look()
         self.assertGreater(len(self.reports), 0)
+
+    def test_events_of_cuda_are_heard_whichever_way_they_name_their_stream(self):
+        for name_it in (lambda s: ((s,), {}), lambda s: ((), {"stream": s})):
+            for join, n in ((True, 0), (False, 1)):
+                with self.subTest(join=join), mock.patch.multiple(torch.cuda, Event=CudaEvent, Stream=CudaStream):
+                    self.reports.clear()
+                    self.uses._sites.clear()
+                    x = torch.ones(10)
+                    self.read_aside(x)
+                    with _torch_uses.order_of_cuda(self.uses):
+                        event = CudaEvent()
+                        for call, stream in (event.record, SIDE), (event.wait, HOME if join else THIRD):
+                            positional, named = name_it(CudaStream(stream))
+                            call(*positional, **named)
+                    del x
+                    self.uses.look()
+                    self.assertEqual(len(self.reports), n)
+                    self.assertEqual(event.calls, [("record", SIDE), ("wait", HOME if join else THIRD)])
+
+    def test_tensors_that_wrap_others_and_have_no_memory_themselves_are_no_error(self):
+        from torch.testing._internal.two_tensor import TwoTensor
+        self.watch._home_of = weir.torch._home_of
+        pair = TwoTensor(torch.ones(3), torch.ones(3))
+        self.assertEqual((pair + 1).a.tolist(), [2, 2, 2])
 
     def test_what_was_seen_is_forgotten_with_its_memory(self):
         self.uses._sweep_at = 50

@@ -199,15 +199,16 @@ def order_of_cuda(uses: Uses) -> Iterator[None]:
     event, stream = torch.cuda.Event, torch.cuda.Stream
 
     def current(given: Any) -> int:
-        return (given or torch.cuda.current_stream()).cuda_stream
+        return _number(given or torch.cuda.current_stream())
 
     def seen(self: Any, passed: Any) -> Any:
         if passed is not False:
             uses.host_saw(self)
         return passed
+
     changes: list[tuple[Any, str, Callable[..., Any]]] = [
-        (event, "record", lambda plain, self, s=None: (plain(self, s), uses.recorded(self, current(s)))[0]),
-        (event, "wait", lambda plain, self, s=None: (plain(self, s), uses.waited(current(s), self))[0]),
+        (event, "record", lambda plain, self, stream=None: (plain(self, stream), uses.recorded(self, current(stream)))[0]),
+        (event, "wait", lambda plain, self, stream=None: (plain(self, stream), uses.waited(current(stream), self))[0]),
         (event, "query", lambda plain, self: seen(self, plain(self))),
         (event, "synchronize", lambda plain, self: seen(self, plain(self))),
         (stream, "synchronize", lambda plain, self: (plain(self), uses.host_waited(self.cuda_stream))[0]),
@@ -235,6 +236,7 @@ def detect(home_of: Callable[[Any], int | None]) -> Iterator[list[str]]:
     def report(text: str) -> None:
         reports.append(text)
         warnings.warn(f"weir: {text}", RuntimeWarning, stacklevel=2)
+
     uses = Uses(report)
     watch = Watch(uses, "cuda", lambda device: torch.cuda.current_stream(device).cuda_stream, home_of)
     with order_of_cuda(uses), watch:

@@ -100,7 +100,10 @@ def detect() -> Any:
 def _home_of(storage: Any) -> int | None:
     """The stream that the storage was allocated on; None: it is not known."""
     found = _adapters.SharedBlock()
-    known = lib.weir_torch_find(storage.data_ptr(), ctypes.byref(found))
+    try:
+        known = lib.weir_torch_find(storage.data_ptr(), ctypes.byref(found))
+    except RuntimeError:  # of a tensor that wraps others, as DTensor does: it has no memory itself
+        return None
     return (found.stream or 0) if known else None
 
 
