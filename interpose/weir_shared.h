@@ -15,7 +15,8 @@ extern "C" {
 enum { WEIR_SHARED_DEVICES = 64 };
 
 /* The pool of the device, opened by its first caller: OWNER reuse (or that of weir_shared_reuse), since users of
- * frameworks drop buffers before they join the streams that use them, and the limit of weir_shared_limit. Don't close it: others use it.
+ * frameworks drop buffers before they join the streams that use them, and the limit of weir_shared_limit. Don't close
+ * it: others use it.
  * Errors: those of weir_pool_open; NO_DEVICE also for a device beyond WEIR_SHARED_DEVICES. */
 WEIR_API weir_status weir_shared_pool(int device, weir_pool **out);
 

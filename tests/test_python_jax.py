@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ.setdefault("WEIR_DEVICE", "sim")
@@ -235,9 +236,9 @@ class WithJax(unittest.TestCase):
         sent, send = [], _jax_batch.Batch.send
 
         def note(*arguments):
-            ticket, capsules = send(*arguments)
+            capsules = send(*arguments)
             sent.append(len(capsules))
-            return ticket, capsules
+            return capsules
 
         _jax_batch.Batch.send = note
         try:
@@ -269,6 +270,28 @@ class WithJax(unittest.TestCase):
         finally:
             _jax_batch.Batch.send = send
         self.assertEqual([int(array[0]) for array in moved], list(range(4)))
+
+    def test_a_transfer_that_is_interrupted_gives_its_memory_back_once_the_copies_have_ended(self):
+        from weir import _jax_batch
+        from weir.copier import Copier
+
+        begun, waited = [], []
+
+        def send_and_interrupt(*arguments):
+            send(*arguments)
+            begun.append(bytes(arguments[-1]))
+            raise KeyboardInterrupt
+
+        def wait(copier, ticket, *more):
+            waited.append(bytes(ticket))
+            wait_for(copier, ticket, *more)
+
+        send, wait_for = _jax_batch.Batch.send, Copier.wait
+        with mock.patch.object(_jax_batch.Batch, "send", send_and_interrupt), mock.patch.object(Copier, "wait", wait):
+            with self.assertRaises(KeyboardInterrupt):
+                weir.jax.transfer([numpy.full(1000, i) for i in range(4)])
+        self.assertTrue(any(begun[0]), "a copy has a number")
+        self.assertEqual(waited, begun)
 
     def test_install_after_the_backends_have_started_declines(self):
         jax.devices()

@@ -32,9 +32,9 @@ typedef struct weir_batch_target {
     int32_t device_type, device; /* DLPack's */
 } weir_batch_target;
 
-/* Copies arrays first to first + n, n <= WEIR_BATCH_SEND_MOST, and exports a tensor of DLPack 0 of each. The numpy
- * arrays may be overwritten when it returns; a reader of the tensors waits for the ticket. Errors: those of
- * weir_copy, with the memory at rest and no tensor made. */
+/* Copies arrays first to first + n, n <= WEIR_BATCH_SEND_MOST, and exports a tensor of DLPack 0 of each. Arrays in
+ * pageable memory may be overwritten when it returns, those in pinned memory when the copy has ended; a reader of the
+ * tensors waits for the ticket. Errors: those of weir_copy, with the memory at rest and no tensor made. */
 WEIR_API weir_status weir_batch_send(const weir_batch *b, size_t first, size_t n, weir_engine *e,
     const weir_batch_target *target, weir_ticket *ticket, void **tensors);
 

@@ -36,12 +36,12 @@ class Batch:
     def form(self, i: int) -> _abi.Form:
         return python_lib.weir_batch_form(self._handle, i)
 
-    def send(self, first: int, copier: Copier, target: _abi.BatchTarget) -> tuple[_abi.Ticket, list[Any]]:
-        """Copies the next few arrays. The ticket of the copy, and a capsule of each array's tensor."""
+    def send(self, first: int, copier: Copier, target: _abi.BatchTarget, ticket: _abi.Ticket) -> list[Any]:
+        """Copies the next few arrays, and sets the ticket of that. A capsule of each array's tensor."""
         n = min(_AT_A_TIME, len(self) - first)
-        ticket, tensors = _abi.Ticket(), (ctypes.c_void_p * n)()
+        tensors = (ctypes.c_void_p * n)()
         check(python_lib.weir_batch_send(self._handle, first, n, copier.handle, target, ticket, tensors))
-        return ticket, [_new_capsule(tensor, b"dltensor", _destroy_capsule) for tensor in tensors]
+        return [_new_capsule(tensor, b"dltensor", _destroy_capsule) for tensor in tensors]
 
     def __del__(self) -> None:
         if hasattr(self, "_delete"):
@@ -105,16 +105,16 @@ def land(batch: Batch, pool: Pool, block: Block, device: Any) -> list[Any]:
     arrived: list[Any] = []
     tickets: list[_abi.Ticket] = []
     while len(arrived) < len(batch):
-        ticket, capsules = batch.send(len(arrived), pool.copier, target)
-        tickets.append(ticket)
+        tickets.append(ticket := _abi.Ticket())
         try:
+            capsules = batch.send(len(arrived), pool.copier, target, ticket)
             if bring.stream is None:
                 pool.copier.wait(ticket)
             else:
                 pool.copier.join(ticket, bring.stream)
             arrived += map(bring, capsules)
         except BaseException:
-            pool.copier.wait(ticket)  # perhaps no stream is joined to it, behind which the block could go back
+            pool.copier.wait(ticket)  # Ctrl-C comes anywhere: perhaps no stream that the block knows is joined
             raise
     for ticket in tickets:
         pool.copier.wait(ticket)
