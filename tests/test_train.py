@@ -5,12 +5,15 @@
 
 Exit code 77: no PyTorch.
 """
+import contextlib
+import io
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "bench" / "pytorch"
 sys.path.insert(0, str(FOLDER))
@@ -48,6 +51,32 @@ class TheRows(unittest.TestCase):
     def test_of_repeats_the_fastest_time_and_the_highest_peak_count(self):
         best = train.best([trained(1.0, 70), trained(0.8, 90), trained(0.9, 60)])
         self.assertEqual((best["step_s"], best["peak_reserved"]), (0.8, 90))
+
+
+class AFailure(unittest.TestCase):
+    def run_with_one_that_fails(self, failing):
+        """The exit code, and the figures that were written."""
+        def run(part, allocator, options):
+            if part == failing:
+                raise train.PartFailed(f"{part} failed")
+            measured = {"decode": {"tokens_per_s": 50, "device": "a GPU"},
+                        "pageable": {"compute_s": 1, "share": {"weir": 0.99}, "device": "a GPU"}}
+            return measured.get(part, trained(1.0, 100))
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder, "rows.jsonl")
+            with mock.patch.object(train, "run", run), mock.patch.object(sys, "argv", ["train.py", "--results", str(results)]), \
+                    contextlib.redirect_stdout(io.StringIO()) as said:
+                code = train.main()
+            self.assertIn(f"{failing} failed", said.getvalue())
+            return code, {json.loads(line)["figure"] for line in results.read_text().splitlines()}
+
+    def test_a_part_that_fails_takes_no_other_figures_with_it(self):
+        ratios = {"torch.step_time_ratio", "torch.peak_reserved_ratio"}
+        self.assertEqual(self.run_with_one_that_fails("decode"), (1, ratios | {"torch.pageable_compute_share"}))
+
+    def test_where_a_training_run_fails_there_is_no_worst_of_them(self):
+        others = {"torch.decode_ratio", "torch.pageable_compute_share"}
+        self.assertEqual(self.run_with_one_that_fails("gpt"), (1, others))
 
 
 class TheParts(unittest.TestCase):

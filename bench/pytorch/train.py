@@ -9,10 +9,10 @@ Parts: resnet    ResNet-50 on images, a short last batch and an evaluation each 
        streams   a prefetch loop by hand, which opens a new side stream each epoch
        decode    a small decoder that generates tokens at batch 1, its cache growing token by token
        pageable  AlexNet, batch 1024, over pageable batches: weir.torch.prefetch beside what PyTorch offers
-Each run is a process of its own; of repeated ones, which take turns, the faster counts. Needs the package weir
-(PYTHONPATH, WEIR_LIBRARY_PATH), but for --cpu, which runs the logic
-without a GPU, and PyTorch itself in the place of weir.
-torch.peak_reserved_ratio and torch.step_time_ratio are the worst of the first three parts: of those that were run.
+Each run is a process of its own; of repeated ones, which take turns, the faster counts. Needs the package weir (PYTHONPATH,
+WEIR_LIBRARY_PATH), but for --cpu, which runs the logic without a GPU, and PyTorch itself in the place of weir.
+torch.peak_reserved_ratio and torch.step_time_ratio are the worst of the first three parts: of those that were asked for. Where
+one of them fails there is no worst; the other figures are written all the same. Exit code 1: a part failed.
 """
 import argparse
 import datetime
@@ -26,6 +26,10 @@ import torch
 from parts import PARTS, Place
 
 SECONDS = 180  # of one process, at most
+
+
+class PartFailed(Exception):
+    pass
 
 
 def work(part, allocator, tiny, cpu):
@@ -52,9 +56,9 @@ def run(part, allocator, options):
     try:
         done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        sys.exit(f"{part} on {allocator}: no end after {SECONDS} s")
+        raise PartFailed(f"{part} on {allocator}: no end after {SECONDS} s") from None
     if done.returncode:
-        sys.exit(f"{part} on {allocator}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+        raise PartFailed(f"{part} on {allocator}: exit code {done.returncode}\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -64,8 +68,9 @@ def best(runs):
     return {key: pick[key](r[key] for r in runs) if key in pick else runs[0][key] for key in runs[0]}
 
 
-def rows_of(measured, subject="weir"):
-    """[(figure, subject, value, unit)] of {part: {allocator: best}}. `subject` names what the allocator "weir" was."""
+def rows_of(measured, subject="weir", failed=()):
+    """[(figure, subject, value, unit)] of {part: {allocator: best}}, with no worst where a part failed that counts in it.
+    `subject` names what the allocator "weir" was."""
     rows, ratios = [], {"torch.step_time_ratio": [], "torch.peak_reserved_ratio": []}
     for part, by in measured.items():
         if part == "pageable":
@@ -78,6 +83,8 @@ def rows_of(measured, subject="weir"):
         ratios["torch.step_time_ratio"].append(ours["step_s"] / native["step_s"])
         if native["peak_reserved"]:
             ratios["torch.peak_reserved_ratio"].append(ours["peak_reserved"] / native["peak_reserved"])
+    if set(failed) - {"pageable", "decode"}:
+        return rows
     return rows + [(figure, subject, max(all_of), "ratio") for figure, all_of in ratios.items() if all_of]
 
 
@@ -107,22 +114,34 @@ def main():
     unknown = set(options.parts) - set(PARTS)
     if unknown:
         parser.error(f"no part {' '.join(unknown)}")
-    begun, measured = datetime.datetime.now(datetime.timezone.utc), {}
+    begun, measured, failed = datetime.datetime.now(datetime.timezone.utc), {}, []
     for part in options.parts or PARTS:
-        allocators = ["weir"] if part == "pageable" else ["native", "weir"]
-        runs = [(a, run(part, a, options)) for _ in range(1 if part == "pageable" else options.repeats) for a in allocators]
-        measured[part] = {a: best([r for name, r in runs if name == a]) for a in allocators}
-        say(part, measured[part])
-    write(measured, options, begun)
+        try:
+            measured[part] = measure(part, options)
+        except PartFailed as error:
+            failed.append(part)
+            print(error, flush=True)
+        else:
+            say(part, measured[part])
+    if measured:
+        write(measured, failed, options, begun)
+    return 1 if failed else 0
 
 
-def write(measured, options, begun):
+def measure(part, options):
+    """{allocator: best}"""
+    allocators = ["weir"] if part == "pageable" else ["native", "weir"]
+    runs = [(a, run(part, a, options)) for _ in range(1 if part == "pageable" else options.repeats) for a in allocators]
+    return {a: best([r for name, r in runs if name == a]) for a in allocators}
+
+
+def write(measured, failed, options, begun):
     device = next(iter(next(iter(measured.values())).values()))["device"]
     commit = os.environ.get("WEIR_COMMIT") or subprocess.run(
         ["git", "-C", pathlib.Path(__file__).parent, "rev-parse", "--short", "HEAD"], capture_output=True,
         text=True).stdout.strip() or "unknown"
     stamp = begun.strftime("%Y-%m-%dT%H:%M:%SZ")
-    for figure, subject, value, unit in rows_of(measured, "PyTorch, again" if options.cpu else "weir"):
+    for figure, subject, value, unit in rows_of(measured, "PyTorch, again" if options.cpu else "weir", failed):
         print(f"{figure:32}{subject:20}{value:.4f}")
         if options.results:
             row = {"figure": figure, "subject": subject, "value": value, "unit": unit, "device": device,
@@ -133,4 +152,4 @@ def write(measured, options, begun):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
