@@ -8,7 +8,8 @@
 #
 # PART: core (the allocator), queue (queue, engine, ring, graphs), jax, frameworks (PyTorch, CuPy and the others), each with
 # its benches; bench (all benches); suites (JAX's, PyTorch's and CuPy's own tests, in the folders $JAX_TESTS, $TORCH_TESTS and
-# $CUPY_TESTS); or a program's name. Without one: all. BUILD is to have tests and benches:
+# $CUPY_TESTS); or a program's name. Without one: all. BUILD and OUT are seen from the repository's root;
+# BUILD is to have tests and benches:
 #   cmake -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release
 #
 # Prints a line for each program: its name, ok, failed, skipped or timed out, and seconds. OUT/log.txt has what they said, and

@@ -11,7 +11,8 @@
 cd "$(dirname "$0")/.." || exit 1
 torch=${1:?the test folder of PyTorch} cupy=${2:?the tests folder of CuPy} build=${3:-build/release}
 shift $(($# < 3 ? $# : 3))
-export WEIR_LIBRARY_PATH=$PWD/$build PYTHONPATH=$PWD/interpose/python${PYTHONPATH:+:$PYTHONPATH}
+WEIR_LIBRARY_PATH=$(realpath -m "$build")
+export WEIR_LIBRARY_PATH PYTHONPATH=$PWD/interpose/python${PYTHONPATH:+:$PYTHONPATH}
 folders=()
 [ "$torch" = - ] || folders+=(--torch "$torch")
 [ "$cupy" = - ] || folders+=(--cupy "$cupy")
