@@ -44,6 +44,12 @@ class Programs(unittest.TestCase):
             count = [sum(event["name"] == name for event in events) for name in ("step", "fetch", "update")]
             self.assertEqual(count, [18, 3, 3], mode)
 
+    def test_an_actor_that_fails_ends_the_learner_and_the_program(self):
+        program = ("import actor_learner; p = object.__new__(actor_learner.Program); p.play = lambda: 1 // 0; "
+                   "p.play_with_learner(1)")
+        done = subprocess.run([sys.executable, "-c", program], cwd=BENCH, capture_output=True, text=True, timeout=60)
+        self.assertIn("ZeroDivisionError", done.stderr)
+
     def test_both_models_train_and_are_timed(self):
         figures = self.run_program("train.py", "--small", "--steps=2")
         self.assertEqual(set(figures), {("jax.train_step_ms:transformer", "JAX"), ("jax.train_step_ms:resnet", "JAX")})

@@ -161,12 +161,14 @@ class Program:
 
         thread = threading.Thread(target=learn)
         thread.start()
-        began = time.perf_counter()
-        for _ in range(n_rollouts):
-            rollouts.put(self.play())
-        took = time.perf_counter() - began
-        rollouts.put(None)
-        thread.join()
+        try:
+            began = time.perf_counter()
+            for _ in range(n_rollouts):
+                rollouts.put(self.play())
+            took = time.perf_counter() - began
+        finally:
+            rollouts.put(None)  # the learner must not wait for ever, either
+            thread.join()
         for error in failed:
             raise error
         return took
