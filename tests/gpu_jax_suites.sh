@@ -91,7 +91,7 @@ n=$(wc -l < "$out/diff.txt")
 echo "jax.own_tests_diff $n ($((SECONDS - began)) s)"
 awk '{ print "  " $1 ": plain " $2 ", hooked " $3 }' "$out/diff.txt"
 if [ "${1:-}" = --results ]; then
-    device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+    device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1) || device=unknown
     PYTHONPATH=bench/jax python3 -c 'import sys, common
 common.Results(sys.argv[1], "tests/gpu_jax_suites.sh", sys.argv[2]).add("jax.own_tests_diff", "weir", int(sys.argv[3]))' \
         "$2" "$device" "$n"

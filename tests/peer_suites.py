@@ -22,6 +22,9 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "bench" / "jax"))
+import common  # noqa: E402
+
 SKIPPED = 77
 MOST_CRASHES = 25  # of a run; more is no result
 # PyTorch's file about CUDA has thousands of tests that never allocate otherwise than all others do.
@@ -134,15 +137,22 @@ def compare(framework, folder, seconds, expression):
     return len(again)
 
 
+def name_gpu():
+    """The GPU, and its driver."""
+    try:
+        said = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                              capture_output=True, text=True).stdout
+    except OSError:
+        said = ""
+    words = said.partition("\n")[0].split(", ")
+    return words if len(words) == 2 else ("unknown", "unknown")
+
+
 def write(file, figure, value):
-    commit = os.environ.get("WEIR_COMMIT") or subprocess.run(
-        ["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip() or "unknown"
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                         capture_output=True, text=True).stdout.splitlines()
-    device, driver = (gpu[0].split(", ") if gpu else ("unknown", "unknown"))
+    device, driver = name_gpu()
     row = {"figure": figure, "subject": "weir", "value": value, "unit": "tests", "device": device, "driver": driver,
-           "date": stamp, "commit": commit, "command": "peer_suites.py", "run": f"{stamp}-{os.getpid()}"}
+           "date": stamp, "commit": common.commit_name(), "command": "peer_suites.py", "run": f"{stamp}-{os.getpid()}"}
     with open(file, "a") as out:
         out.write(json.dumps(row) + "\n")
 

@@ -9,10 +9,13 @@ Exit code 77: no pytest.
 import contextlib
 import importlib.util
 import io
+import json
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import peer_suites  # noqa: E402
@@ -78,6 +81,14 @@ class TheSuites(unittest.TestCase):
         with self.assertRaises(SystemExit) as ended:
             self.compare()
         self.assertIn("does not serve small", str(ended.exception.code))
+
+    def test_a_figure_is_written_where_neither_git_nor_nvidia_smi_is_there(self):
+        results = self.folder / "rows"
+        with mock.patch.dict(os.environ, PATH=str(self.folder)):
+            os.environ.pop("WEIR_COMMIT", None)
+            peer_suites.write(results, "small.own_tests_diff", 3)
+        row = json.loads(results.read_text())
+        self.assertEqual((row["value"], row["device"], row["commit"]), (3, "unknown", "unknown"))
 
     def test_a_suite_that_is_not_there_is_no_result(self):
         (self.folder / "test_small.py").unlink()

@@ -8,6 +8,7 @@ Exit code 77: no PyTorch.
 import contextlib
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -65,6 +66,7 @@ class AFailure(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder, "rows.jsonl")
             with mock.patch.object(train, "run", run), mock.patch.object(sys, "argv", ["train.py", "--results", str(results)]), \
+                    mock.patch.dict(os.environ, PATH=folder), \
                     contextlib.redirect_stdout(io.StringIO()) as said:
                 code = train.main()
             self.assertIn(f"{failing} failed", said.getvalue())

@@ -25,6 +25,9 @@ import sys
 import torch
 from parts import PARTS, Place
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "jax"))
+import common  # noqa: E402
+
 SECONDS = 180  # of one process, at most
 
 
@@ -137,15 +140,12 @@ def measure(part, options):
 
 def write(measured, failed, options, begun):
     device = next(iter(next(iter(measured.values())).values()))["device"]
-    commit = os.environ.get("WEIR_COMMIT") or subprocess.run(
-        ["git", "-C", pathlib.Path(__file__).parent, "rev-parse", "--short", "HEAD"], capture_output=True,
-        text=True).stdout.strip() or "unknown"
     stamp = begun.strftime("%Y-%m-%dT%H:%M:%SZ")
     for figure, subject, value, unit in rows_of(measured, "PyTorch, again" if options.cpu else "weir", failed):
         print(f"{figure:32}{subject:20}{value:.4f}")
         if options.results:
             row = {"figure": figure, "subject": subject, "value": value, "unit": unit, "device": device,
-                   "driver": f"PyTorch {torch.__version__}", "date": stamp, "commit": commit,
+                   "driver": f"PyTorch {torch.__version__}", "date": stamp, "commit": common.commit_name(),
                    "command": " ".join(["pytorch/train.py", *sys.argv[1:]]), "run": f"{stamp}-{os.getpid()}"}
             with open(options.results, "a") as file:
                 file.write(json.dumps(row) + "\n")
