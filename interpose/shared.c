@@ -28,6 +28,17 @@ static bool is_closed(weir_pool *pool)
     return weir_pool_stats(pool, &stats) == WEIR_CLOSED;
 }
 
+/* One that came while the pool was being opened with another. PAIRS: weir_shared_limit keeps it before it looks for the
+ * pool, and here the pool is in its place. */
+static void set_late_limit(int device, weir_pool *pool, const weir_pool_options *opened)
+{
+    size_t bytes = atomic_load(&limit_bytes[device]);
+    double fraction = atomic_load(&limit_fraction[device]);
+    bool is_late = bytes != opened->limit_bytes || fraction < opened->limit_fraction ||
+                   fraction > opened->limit_fraction;
+    if (is_late) (void)weir_pool_set_limit(pool, bytes, fraction);
+}
+
 /* SLOW: once a device, or by a few threads at once, of which one wins. */
 static weir_status open_pool(int device, weir_pool **out)
 {
@@ -43,6 +54,8 @@ static weir_status open_pool(int device, weir_pool **out)
     if (!atomic_compare_exchange_strong(&pools[device], &winner, pool)) {
         weir_pool_close(pool); /* it never served: nothing is left of it */
         pool = winner;
+    } else {
+        set_late_limit(device, pool, &options);
     }
     *out = pool;
     return WEIR_OK;
@@ -79,10 +92,9 @@ weir_status weir_shared_limit(int device, size_t bytes, double fraction)
     weir_status st = check_limit(device, fraction);
     if (st != WEIR_OK) return st;
     atomic_store(&has_limit[device], true);
-    weir_pool *pool = atomic_load(&pools[device]);
-    if (pool != NULL) return weir_pool_set_limit(pool, bytes, fraction);
     set_limit(device, bytes, fraction);
-    return WEIR_OK;
+    weir_pool *pool = atomic_load(&pools[device]);
+    return pool != NULL ? weir_pool_set_limit(pool, bytes, fraction) : WEIR_OK;
 }
 
 weir_status weir_shared_suggest_limit(int device, size_t bytes, double fraction)
