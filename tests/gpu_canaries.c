@@ -9,6 +9,7 @@
  * "sim" as kind runs the same on a simulated one.
  */
 #include "board.h"
+#include "close_pool.h"
 #include "kernels.h"
 
 enum { THREADS = 6, OWN_STREAMS = 3, OWN_BLOCKS = 48, PLACES = 24, SPIN_MOST_NS = 200000 };
@@ -253,16 +254,10 @@ static void print_counts(const struct counts *c)
     assert_int_equal(s.host_waits + s.stream_waits, 0);
 }
 
-/* The last ticks are events like any other: the GPU takes its time to pass them. */
 static void close_pool(void)
 {
-    uint64_t start = device->ops->now_ns(device);
-    weir_status st;
     OK(weir_pool_check(pool));
-    do
-        st = weir_pool_close(pool);
-    while (st == WEIR_NOT_YET && device->ops->now_ns(device) - start < WR_NS_PER_SEC);
-    ok(st, "weir_pool_close");
+    OK(close_pool_within(pool, WR_NS_PER_SEC));
 }
 
 static unsigned seconds = 20;

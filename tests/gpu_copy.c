@@ -3,6 +3,7 @@
  * weir_copy on real GPUs: what the simulated device can't vouch for. Exits 77 where there is none; copies between
  * devices need two.
  */
+#include "close_pool.h"
 #include "copy_world.h"
 
 #define MS         ((uint64_t)1000000)
@@ -34,13 +35,8 @@ static int open_engine(void **state)
 static int close_engine(void **state)
 {
     (void)state;
-    uint64_t start = device->ops->now_ns(device);
-    weir_status closed;
     OKAY(weir_engine_close(engine));
-    do
-        closed = weir_pool_close(pool);
-    while (closed == WEIR_NOT_YET && device->ops->now_ns(device) - start < WR_NS_PER_SEC);
-    OKAY(closed);
+    OKAY(close_pool_within(pool, WR_NS_PER_SEC));
     return 0;
 }
 
@@ -247,11 +243,7 @@ static void test_linked_devices_copy_past_a_busy_destination(void **state)
     OKAY(weir_stream_retire(there, busy));
     OKAY(second->ops->stream_sync(second, busy));
     OKAY(second->ops->stream_destroy(second, busy));
-    weir_status closed;
-    do
-        closed = weir_pool_close(there);
-    while (closed == WEIR_NOT_YET && device->ops->now_ns(device) - start < 10 * WR_NS_PER_SEC);
-    OKAY(closed);
+    OKAY(close_pool_within(there, 9 * WR_NS_PER_SEC));
 }
 
 int main(void)

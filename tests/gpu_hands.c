@@ -5,6 +5,7 @@
  *
  *   gpu_hands [SECONDS of each kind] [cuda | sim]       exits 77 where there is no GPU
  */
+#include "close_pool.h"
 #include "harness.h"
 
 #include "kernels.h"
@@ -169,11 +170,7 @@ static void test_threads_get_the_right_words_from_every_kind_of_queue(void **sta
         run((weir_order)order, WEIR_CONSUMERS_LOOSE);
     for (int consumers = WEIR_CONSUMERS_STRICT; consumers <= WEIR_CONSUMERS_LATEST; consumers++)
         run(WEIR_ORDER_FIFO, (weir_consumers)consumers);
-    uint64_t start = device->ops->now_ns(device);
-    weir_status s = weir_pool_close(pool); /* the last ticks are events like any other */
-    while (s == WEIR_NOT_YET && device->ops->now_ns(device) - start < WR_NS_PER_SEC)
-        s = weir_pool_close(pool);
-    OK(s);
+    OK(close_pool_within(pool, WR_NS_PER_SEC));
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
  *
  *   gpu_ring [KIND]     KIND: cuda (the default) or sim
  */
+#include "close_pool.h"
 #include "queue_world.h"
 #include "weir_ring.h"
 
@@ -33,16 +34,6 @@ static weir_pool *open_pool(int ordinal)
     return p;
 }
 
-/* The last ticks are events like any other: the GPU takes its time to pass them. */
-static void close_pool(weir_pool *p)
-{
-    uint64_t start = device->ops->now_ns(device);
-    weir_status s = weir_pool_close(p);
-    while (s == WEIR_NOT_YET && device->ops->now_ns(device) - start < 10 * WR_NS_PER_SEC)
-        s = weir_pool_close(p);
-    OKAY(s);
-}
-
 static int open_all(void **state)
 {
     (void)state;
@@ -61,8 +52,8 @@ static int close_all(void **state)
     OKAY(device->ops->stream_sync(device, consumer));
     OKAY(weir_stream_retire(pool, consumer));
     OKAY(device->ops->stream_destroy(device, consumer));
-    close_pool(pool);
-    if (peer) close_pool(peer);
+    OKAY(close_pool_within(pool, 10 * WR_NS_PER_SEC));
+    if (peer) OKAY(close_pool_within(peer, 10 * WR_NS_PER_SEC));
     return 0;
 }
 

@@ -9,6 +9,7 @@
  * is for conformance_graph to say.
  */
 #include "../bench/work.h"
+#include "close_pool.h"
 #include "harness.h"
 #include "kernels.h"
 #include "pool.h"
@@ -273,11 +274,7 @@ static int close_all(void **state)
     OK(weir_host_free(pool, seen, WEIR_NO_STREAM));
     OK(weir_stream_retire(pool, stream));
     OK(device->ops->stream_destroy(device, stream));
-    uint64_t start = wr_device_wall_ns();
-    weir_status s = weir_pool_close(pool); /* the last ticks are events like any other */
-    while (s == WEIR_NOT_YET && wr_device_wall_ns() - start < (uint64_t)PATIENCE)
-        s = weir_pool_close(pool);
-    OK(s);
+    OK(close_pool_within(pool, (uint64_t)PATIENCE));
     return 0;
 }
 

@@ -7,6 +7,7 @@
  *
  *   gpu_traffic [SECONDS] [cuda | sim] [SEED]       exits 77 where there is no GPU. With 300: five minutes
  */
+#include "close_pool.h"
 #include "harness.h"
 
 #include "../bench/work.h"
@@ -354,12 +355,7 @@ static void test_random_traffic_arrives_as_it_was_sent(void **state)
     tell(scenes, start);
     assert_true(n_items > scenes && n_back > 0 && n_across > 0);
     OK(weir_engine_close(engine));
-    weir_status s = weir_pool_close(pool); /* the last ticks are events like any other */
-    for (int i = 0; i < 1000 && s == WEIR_NOT_YET; i++) {
-        pause_for(0.001);
-        s = weir_pool_close(pool);
-    }
-    OK(s);
+    OK(close_pool_within(pool, WR_NS_PER_SEC));
     free(source);
 }
 

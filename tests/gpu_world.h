@@ -6,6 +6,7 @@
 #ifndef GPU_WORLD_H
 #define GPU_WORLD_H
 
+#include "close_pool.h"
 #include "cuda_driver.h"
 #include "harness.h"
 #include "kernels.h"
@@ -80,13 +81,7 @@ static inline int close_pool(void **state)
     OK(weir_pool_check(pool));
     OK(weir_pool_stats(pool, &s));
     assert_int_equal(s.live_blocks, 0);
-    /* The last ticks are events like any other: the GPU takes its time to pass them. */
-    uint64_t start = device->ops->now_ns(device);
-    weir_status closed;
-    do
-        closed = weir_pool_close(pool);
-    while (closed == WEIR_NOT_YET && device->ops->now_ns(device) - start < WR_NS_PER_SEC);
-    OK(closed);
+    OK(close_pool_within(pool, WR_NS_PER_SEC));
     return 0;
 }
 
