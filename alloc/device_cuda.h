@@ -55,6 +55,9 @@ weir_status wr_cuda_finish(struct wr_device *d, CUresult r, const char *call);
 /* An op that is one driver function. */
 #define CALL(d, f, ...) IN_CONTEXT(d, #f, wr_cuda.f(__VA_ARGS__))
 
+/* Refuses a stream that captures, or one that does not: see CAPTURE in device_cuda.c. */
+CUresult wr_cuda_require_capture(CUstream s, bool captures);
+
 /* Rows of the table. */
 #define CUDA_OP_DECLARE(name, args) weir_status wr_cuda_##name args;
 WR_DEVICE_OPS(CUDA_OP_DECLARE)

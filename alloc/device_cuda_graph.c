@@ -12,17 +12,9 @@
  */
 #include "device_cuda.h"
 
-static CUresult require_capturing(CUstream s)
-{
-    CUstreamCaptureStatus capture;
-    CUresult r = wr_cuda.cuStreamIsCapturing(s, &capture);
-    if (r != CUDA_SUCCESS) return r;
-    return capture == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
 static CUresult record_node(CUevent e, CUstream s)
 {
-    CUresult r = require_capturing(s);
+    CUresult r = wr_cuda_require_capture(s, true);
     return r == CUDA_SUCCESS ? wr_cuda.cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL) : r;
 }
 
@@ -33,7 +25,7 @@ weir_status wr_cuda_event_record_external(struct wr_device *d, wr_event e, weir_
 
 static CUresult wait_node(CUstream s, CUevent e)
 {
-    CUresult r = require_capturing(s);
+    CUresult r = wr_cuda_require_capture(s, true);
     return r == CUDA_SUCCESS ? wr_cuda.cuStreamWaitEvent(s, e, CU_EVENT_WAIT_EXTERNAL) : r;
 }
 

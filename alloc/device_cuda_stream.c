@@ -126,18 +126,17 @@ weir_status wr_cuda_stream_device(struct wr_device *d, weir_stream s, struct wr_
     return status;
 }
 
-/* See CAPTURE above. */
-static CUresult refuse_capturing(CUstream s)
+CUresult wr_cuda_require_capture(CUstream s, bool captures)
 {
-    CUstreamCaptureStatus capture;
-    CUresult r = wr_cuda.cuStreamIsCapturing(s, &capture);
-    if (r != CUDA_SUCCESS) return r;
-    return capture == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CUstreamCaptureStatus now;
+    CUresult r = wr_cuda.cuStreamIsCapturing(s, &now);
+    if (r != CUDA_SUCCESS || (now != CU_STREAM_CAPTURE_STATUS_NONE) == captures) return r;
+    return captures ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 static CUresult wait_uncaptured(CUstream s, CUevent e)
 {
-    CUresult r = refuse_capturing(s);
+    CUresult r = wr_cuda_require_capture(s, false);
     return r == CUDA_SUCCESS ? wr_cuda.cuStreamWaitEvent(s, e, 0) : r;
 }
 
@@ -178,7 +177,7 @@ weir_status wr_cuda_event_destroy(struct wr_device *d, wr_event e)
 
 static CUresult record_uncaptured(CUevent e, CUstream s)
 {
-    CUresult r = refuse_capturing(s);
+    CUresult r = wr_cuda_require_capture(s, false);
     return r == CUDA_SUCCESS ? wr_cuda.cuEventRecord(e, s) : r;
 }
 
@@ -190,7 +189,7 @@ weir_status wr_cuda_event_record(struct wr_device *d, wr_event e, weir_stream s)
 /* The legacy stream tells of captures by streams that synchronise with it; of others the caller must know. */
 static CUresult record_context_uncaptured(CUcontext c, CUevent e)
 {
-    CUresult r = refuse_capturing(CU_STREAM_LEGACY);
+    CUresult r = wr_cuda_require_capture(CU_STREAM_LEGACY, false);
     return r == CUDA_SUCCESS ? wr_cuda.cuCtxRecordEvent(c, e) : r;
 }
 
