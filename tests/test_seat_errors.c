@@ -9,6 +9,16 @@
 
 static const unsigned kinds[] = {0, WEIR_SEAT_IN_PLACE};
 
+/* The step entered in the capture reads what is there, and becomes the first graph. */
+static void end_step_and_launch(struct seating *t, weir_dptr at)
+{
+    read_address(t, at);
+    OK(weir_seat_leave(t->seat, t->stream));
+    t->graphs[0].address = at;
+    t->graphs[0].graph = end_capture(t);
+    launch_at(t, at);
+}
+
 /* ---- captures ---------------------------------------------------------------------------------------- */
 
 static void test_an_acquire_on_a_capturing_stream_is_refused_and_leaves_the_capture_whole(void **state)
@@ -90,11 +100,7 @@ static void test_a_seat_is_left_in_the_capture_that_it_was_entered_in(void **sta
     assert_int_equal(weir_seat_leave(t.seat, t.w.stream[1]), WEIR_INVALID_ARGUMENT); /* captures another */
     OK(d->ops->graph_end(d, t.w.stream[1], &g));
     OK(d->ops->graph_destroy(d, g));
-    read_address(&t, at);
-    OK(weir_seat_leave(t.seat, t.stream));
-    t.graphs[0].address = at;
-    t.graphs[0].graph = end_capture(&t);
-    launch_at(&t, at);
+    end_step_and_launch(&t, at);
     close_seating(&t);
 }
 
@@ -114,11 +120,7 @@ static void test_a_seat_is_not_entered_elsewhere_before_it_is_left(void **state)
     OK(weir_seat_leave(t.seat, t.w.stream[1]));
     OK(weir_seat_enter(t.seat, t.stream, &at));
     assert_int_equal(weir_seat_enter(t.seat, t.w.stream[1], &at), WEIR_INVALID_ARGUMENT);
-    read_address(&t, at);
-    OK(weir_seat_leave(t.seat, t.stream));
-    t.graphs[0].address = at;
-    t.graphs[0].graph = end_capture(&t);
-    launch_at(&t, at);
+    end_step_and_launch(&t, at);
     close_seating(&t);
 }
 
